@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from hutch._hints import ROWS, TEXT_LIMIT, ErrorFacts, Row
+from hutch._node_hints import node_hint
 from hutch._outcome import ErrorInfo
 
 _LAST = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
@@ -57,7 +58,7 @@ def _said(row: Row, error: ErrorFacts) -> str:
 
 def explain(text: str) -> ErrorInfo:
     """Type, message, line and hint from the text of any Python traceback, or of its last line, as
-    an exception is printed.
+    an exception is printed; also from what Node prints of an error.
 
         hutch.explain("ModuleNotFoundError: No module named 'cv2'").hint
     """
@@ -82,4 +83,5 @@ def explain(text: str) -> ErrorInfo:
     own = _OWN_HINT.search(message) if kind.startswith("hutch.") else None
     if own:
         return ErrorInfo(kind, message[: own.start()], text, number, own.group(1))
-    return ErrorInfo(kind, message, text, number, hint_for(kind, message, text))
+    hint = hint_for(kind, message, text) or node_hint(text)
+    return ErrorInfo(kind, message, text, number, hint)

@@ -6,6 +6,7 @@ in a hint is short and escaped (`_shown`).
 
 from __future__ import annotations
 
+import collections.abc
 import errno
 import re
 import sys
@@ -102,10 +103,18 @@ def _module(error: ErrorFacts, found: re.Match[str]) -> str:
         return "sandbox_utils is only in the code's own process, not in other interpreters"
     if found[2]:
         return f"{top} is a module here, not a package: a file {top}.py may hide the package"
+    if top in _OF_WINDOWS:
+        return f"{top} is a part of Windows, and this is Linux"
+    if full == top and top in _USUAL_MODULES:
+        there = "s.files.upload() or files=" if error.of_session else f'modules=["{top}"] or files='
+        return f"{top} is a module of yours, it seems: have it there by {there}"
     if top in sys.stdlib_module_names:
         lacks = "is not inside the sandbox" if full == top else f"has no {full} there"
         return f"{top} is a part of Python that {lacks}"
-    known = distribution_of(full)
+    part = _OF_GOOGLE.search(error.line) if full == "google" else None
+    known = distribution_of(f"google.{part[1]}" if part else full)
+    if full == "google" and known is None:
+        return "name its package outside, such as google-cloud-storage: google itself is none"
     if full != top and known is None:
         return f"{top} is there, and has no {full}: another version may, as in " + error.by(
             f'dependencies=["{top}==…"]'
@@ -124,7 +133,8 @@ def _name(error: ErrorFacts, found: re.Match[str]) -> str:
         return f"add `{usual}` before it"
     if name in _OF_JSON:
         return f"Python has {_OF_JSON[name]} for it; json.loads(text) reads JSON"
-    of_line = hint_of_line(error.line) if name == "In" or error.line == name else ""
+    is_line = name == "In" or error.line == name or error.line.startswith(f"{name} ")
+    of_line = hint_of_line(error.line) if is_line else ""
     if of_line:
         return of_line
     if name in sys.stdlib_module_names and not name.startswith("_"):
@@ -132,6 +142,26 @@ def _name(error: ErrorFacts, found: re.Match[str]) -> str:
     return ""
 
 
+def _not_in_module(error: ErrorFacts, found: re.Match[str]) -> str:
+    name, module = found[1], found[2]
+    if module == "collections" and name in _OF_ABC:
+        return f"from collections.abc import {name}"
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return f"Python {sys.version_info[0]} of today has no such name there: look by dir()"
+    return (
+        "that version has no such name: look by dir() for what it is called there, or ask for "
+        'another version in dependencies=["name==…"]'
+    )
+
+
+_OF_GOOGLE = re.compile(r"\bgoogle(?:\.| import )(\w{1,100}(?:\.\w{1,100}){0,9})")
+_OF_ABC = frozenset(collections.abc.__all__)
+_OF_WINDOWS = frozenset(("win32com", "win32api", "win32gui", "winreg", "msvcrt", "winsound"))
+# Files beside the code have such names, and projects that nobody means.
+_USUAL_MODULES = frozenset(
+    "utils helpers helper config settings constants common models app main src lib core tests "
+    "my_module mymodule".split()
+)
 _USUAL_NAMES = {
     "np": "import numpy as np",
     "pd": "import pandas as pd",
@@ -168,6 +198,11 @@ _SYNTAX_LINE = re.compile(r'^ {2}File "[^"\n]*", line \d+\n +([^\n]{1,1000})', r
 
 _LAST_FRAME = re.compile(r'^ {2,}File "[^"\n]*", line \d+, in ([^\n]*)\n([^\n]*)', re.M)
 _PATH = re.compile(r": b?(['\"])([^\n]{1,4096}?)\1")
+# A line that makes what it names.
+_WRITES = re.compile(
+    r"\bopen\([^()]{1,500},\s*(?:mode\s*=\s*)?['\"][wax]|\bmode='[wax]"
+    r"|\b(?:mkdir|symlink|mkfifo)\("
+)
 _STARTING = frozenset(("_execute_child", "_posix_spawn", "_execvpe", "_spawnvef"))
 _FORK = re.compile(r"\b(os\.fork|forkpty|fork_exec|posix_spawnp?)\b")
 # Directories of every sandbox, of which the first is where it works.
@@ -199,11 +234,19 @@ def _no_file(error: ErrorFacts, _: re.Match[str]) -> str:
     name = _path_in(error)
     if error.where in _STARTING and re.fullmatch(r"[\w.+-]{1,100}", name):
         return f"the sandbox has no program {name}: a package of dependencies= may bring it"
+    if error.of_session and not error.where and re.fullmatch(r"[\w+-]{1,100}", name):
+        return f"the sandbox has no program {name}: a package of dependencies= may bring it"
+    if "/" in name and _WRITES.search(error.line):
+        return f"its directory is not there: os.makedirs({_shown(_above(name))}, exist_ok=True)"
     if error.near:
         return f"there is no such file; did you mean {error.meant()}?"
     if error.of_session:
         return "files of the host are not in the sandbox: add one by s.files.upload() or files="
     return "files of the host are not in the sandbox: pass the content as an argument, or by files="
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
 def _not_writable(error: ErrorFacts, found: re.Match[str]) -> str:
@@ -285,6 +328,15 @@ def _no_key(error: ErrorFacts, _: re.Match[str]) -> str:
     return f"there is no such name; did you mean {error.meant()}?" if error.near else ""
 
 
+def _no_variable(error: ErrorFacts, found: re.Match[str]) -> str:
+    if not re.search(
+        r"\bos\.environ\[[^\n]{1,200}(?:\n[^\n]{0,200}){0,4}\Z", error.traceback[-2000:]
+    ):
+        return ""
+    given = f'env={{"{found[1]}": …}}'
+    return f"variables of the host are not in the sandbox: {error.by(given)} gives this one"
+
+
 def _no_json(_: ErrorFacts, found: re.Match[str]) -> str:
     kind = found[1]
     if kind in ("int64", "int32", "float32", "float16", "bool_", "bool", "uint8", "int8", "int16"):
@@ -325,6 +377,8 @@ _REMOVED_METHODS = {
     "append": "pd.concat([df, other])",
     "iteritems": ".items()",
     "applymap": ".map()",
+    "sort": ".sort_values()",
+    "ix": ".loc or .iloc",
 }
 
 
@@ -355,12 +409,11 @@ ROWS = (
     Row("missing package", "ModuleNotFoundError ImportError",
         r"No module named '([\w.]{1,200})'((?:; '[\w.]{1,200}' is not a package)?)", _module),
     Row("optional package", "ImportError ModuleNotFoundError",
-        r"Missing optional dependency '([\w.-]{1,100})'|^(\w{1,100}) not found, please install it"
+        r"Missing optional dependency '([\w.-]{1,100})'"
+        r"|^(\w{1,100}) (?:not found, please install it|is required for )"
         r"|Unable to find a usable engine; tried using: '(pyarrow)'", _optional),
     Row("name in a package", "ImportError",
-        r"cannot import name '\w{1,200}' from '([\w.]{1,200})'",
-        "that version has no such name: look by dir() for what it is called there, or ask for "
-        'another version in dependencies=["name==…"]'),
+        r"cannot import name '(\w{1,200})' from '([\w.]{1,200})'", _not_in_module),
     Row("name", "NameError", r"^name '(\w{1,100})' is not defined", _name),
     Row("input", "EOFError", r"EOF when reading a line|", _asks_for_input),
     Row("not Python", "SyntaxError", "", _of_ipython),
@@ -388,6 +441,8 @@ ROWS = (
         r"^HTTP Error 403|^(?:403 Client Error: |Client error '403 ).{0,60}for url:? '?"
         r"(https?)://([\w.-]{1,253})(?::(\d{1,5}))?", _refused),
     Row("no room for an array", "", "Not enough free space to write", _no_room),
+    Row("no directory", "OSError", "^Cannot save file into a non-existent directory",
+        "make it before, by os.makedirs(…, exist_ok=True)"),
     Row("no file", "", _errno(errno.ENOENT, "No such file or directory",
                               "Failed to open local file"), _no_file),
     Row("privilege", "", _errno(errno.EPERM, "Operation not permitted"),
@@ -427,7 +482,12 @@ ROWS = (
         "the text is cut, or has a comma, a quote or a bracket too many or too few at that place"),
     Row("JSON: type", "TypeError", r"^Object of type (\w{1,100}) is not JSON serializable",
         _no_json),
+    Row("JSON: path", "AttributeError", r"^'(?:str|PosixPath)' object has no attribute 'read'",
+        "it takes an open file: with open(path) as file, or json.loads(text)"),
     # numbers and times
+    Row("module of a class", "AttributeError",
+        r"^module '(datetime)' has no attribute '(?:now|today|strptime|utcnow|fromisoformat)'",
+        "the class has the module's name: from datetime import datetime"),
     Row("float of text", "ValueError", "^could not convert string to float",
         'pd.to_numeric(values, errors="coerce") turns what is not a number into NaN; remove '
         'thousands separators, currency signs and spaces first, as with text.replace(",", "")'),
@@ -444,6 +504,9 @@ ROWS = (
     # pandas
     Row("truth of a Series", "ValueError", r"^The truth value of a (?:Series|DataFrame|Index) is",
         "use & | ~ with each condition in parentheses, or .any(), .all() or .empty"),
+    Row("variable", "KeyError", r"^'(\w{1,100})'", _no_variable),
+    Row("axis", "KeyError", r"not found in axis",
+        "drop() takes labels of rows: df.drop(columns=[…]) drops columns"),
     Row("column", "KeyError ColumnNotFoundError", "", _no_key),
     Row("chained assignment", "SettingWithCopyError SettingWithCopyWarning ChainedAssignmentError",
         "", _CHAINED),

@@ -12,6 +12,19 @@ LISTED_BY_PYTHON = (
     "there is no pip inside: in Python, importlib.metadata.distributions() has the packages, "
     "each with its name and version"
 )
+# What such lines begin with.
+_SHELL = (
+    *("git", "cat", "echo", "ls", "cd", "pwd", "mkdir", "rm", "cp", "mv", "grep", "find", "head"),
+    *("tail", "wc", "touch", "chmod", "tar", "unzip", "curl", "wget", "export", "source", "node"),
+    *("python3", "pytest", "make", "bash", "sh"),
+)
+_OF_NPM = (
+    "packages of npm are named outside, by node_dependencies=[…], and JavaScript is run by node()"
+)
+_OF_SYSTEM = (
+    "nothing of the system is installed inside: a package of dependencies= may bring it, or a base "
+    "image of your own, by Environment(base=…)"
+)
 _INSTALLED_OUTSIDE = (
     "nothing is installed from inside: name the package outside, in @sandbox("
     "dependencies=[…]) or Session(dependencies=[…]), by Session.install(…), or let the code ask, "
@@ -58,6 +71,11 @@ _NOT_PYTHON = tuple(
             r"(list|freeze|show)\b",
             LISTED_BY_PYTHON,
         ),
+        (r"[!%]{0,2} *(sudo +)?(npm|yarn|pnpm)( +[\w-]+)? +(install|add|i|ci)\b", _OF_NPM),
+        (
+            r"[!%]{0,2} *(sudo +)?(apt|apt-get|apk|yum|dnf|brew)( +[\w-]+)? +(install|add)\b",
+            _OF_SYSTEM,
+        ),
         (
             r"([\w.,\[\] ]+= *)?[!%]{1,2} *(sudo +)?(pip3?|conda|mamba|uv|apt|apt-get|npm)\b"
             r"|[!%].*\bpip3?\s+install\b"
@@ -73,6 +91,11 @@ _NOT_PYTHON = tuple(
         (
             r"\?{1,2} *[\w.]+ *$|[\w.]+ *\?{1,2} *$",
             "this is Python, not IPython: help(name) prints what a name is",
+        ),
+        (
+            rf"(?:{'|'.join(_SHELL)})(?: +[^=\s(.\[][^=(]*)?$",
+            "this is Python, not a shell: in a session, a line that begins with ! is a command of "
+            "bash; outside, s.bash(text) runs it",
         ),
         (r"```|~~~", "leave out the fences of ``` around the code"),
         (r"(python|py|python3)$", "leave out the name of the language before the code"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hutch._calls import node
 from hutch._calls.target import ProgramTarget
+from hutch._node_hints import node_hint
 
 if TYPE_CHECKING:
     from hutch import _core
@@ -41,6 +42,9 @@ class JavaScriptTarget(ProgramTarget):
         made = copy.copy(self)
         made._javascript = source.encode("utf-8", "surrogateescape")
         return made
+
+    def hint_of_exit(self, stderr: str) -> str:
+        return node_hint(stderr, bool(self.options.allow_network))
 
     def watch(self, code: _core.Function) -> Watch | None:
         return None  # the text of the program is an argument, which the fast path has not

@@ -16,6 +16,7 @@ from hutch._calls import node
 from hutch._calls.session_call import Operation, SessionTarget
 from hutch._carry import arguments
 from hutch._errors import SandboxDied, execution_error
+from hutch._node_hints import node_hint
 from hutch._outcome import ErrorInfo, Outcome
 from hutch._session_engine import Engine
 
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
 
 _MOST_TEXT = 1 << 16  # characters
 _MOST_NAME = 1000
-_ABSENT = (
-    'a package of npm: Session(node_dependencies=["its name"]); a file: s.files.upload(). Nothing '
-    "is installed from inside"
-)
-_HINTS = (
-    ("Cannot find module", _ABSENT),
-    ("Cannot find package", _ABSENT),
-)
 
 
 class NodeTarget(SessionTarget):
@@ -42,7 +35,8 @@ class NodeTarget(SessionTarget):
     def __init__(self, options: Options, arguments: Callable[[], tuple[Any, ...]]) -> None:
         super().__init__(options)
         self.arguments = arguments
-        self.conclude = _conclude
+        has_network = bool(options.allow_network)
+        self.conclude = lambda outcome: _conclude(outcome, has_network)
 
     def with_keywords(self, keywords: str) -> str:
         return super().with_keywords(keywords).replace("exec(", "node(", 1)
@@ -129,7 +123,7 @@ class NodeCalls:
         return node.heap_mb(options), lent
 
 
-def _conclude(outcome: Outcome[Any]) -> None:
+def _conclude(outcome: Outcome[Any], has_network: bool) -> None:
     """The reply says in three parts what became of it: see images/worker/javascript.py."""
     if not outcome.ok:
         return
@@ -141,19 +135,19 @@ def _conclude(outcome: Outcome[Any]) -> None:
     if kind == "value":
         outcome.value = content
     elif kind == "error" and type(content) is list and len(content) == 4:
-        _raised(outcome, content)
+        _raised(outcome, content, has_network)
     elif kind == "died" and type(content) is int and 0 <= content < 256:
         _died(outcome, content)
     elif kind != "shown":
         _raise_in(outcome, not_said())
 
 
-def _raised(outcome: Outcome[Any], told: list[Any]) -> None:
+def _raised(outcome: Outcome[Any], told: list[Any], has_network: bool) -> None:
     name, message, stack, line = told
     if not all(type(text) is str for text in told[:3]):
         return _raise_in(outcome, not_said())
     message = message[:_MOST_TEXT]
-    hint = next((hint for start, hint in _HINTS if message.startswith(start)), "")
+    hint = node_hint(f"{message}\n{stack[:_MOST_TEXT]}", has_network)
     at = line if type(line) is int and 0 < line < 1 << 31 else None
     outcome.error = ErrorInfo(name[:_MOST_NAME], message, stack[:_MOST_TEXT], at, hint)
     outcome.status = "raised"
@@ -164,7 +158,7 @@ def _raised(outcome: Outcome[Any], told: list[Any]) -> None:
 def _died(outcome: Outcome[Any], code: int) -> None:
     outcome.status = "died"
     outcome.exit_code = code
-    hint = "the next node() starts it again, without its names"
+    hint = node_hint(outcome.stderr) or "the next node() starts it again, without its names"
     outcome.fail(SandboxDied(f"Node ended with exit code {code}", hint=hint, exit_code=code))
 
 

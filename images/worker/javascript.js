@@ -24,9 +24,17 @@
   const TAKE = Symbol('take');
   const OWN = /^ +at .*(?:node:inspector|\[eval)/; // lines of a stack
 
+  const PROGRAMS = process.env.HUTCH_NODE_PATH;
   process.execPath = process.env.HUTCH_NODE;
   process.argv = [process.execPath];
   delete process.env.HUTCH_NODE;
+  delete process.env.HUTCH_NODE_PATH;
+  const addPrograms = () => {
+    if (!`:${process.env.PATH}:`.includes(`:${PROGRAMS}:`)) {
+      process.env.PATH = `${process.env.PATH ?? ''}:${PROGRAMS}`;
+    }
+  };
+  addPrograms();
 
   // ---- what is printed: at once, by descriptors that stay as the code's other processes have them
 
@@ -71,9 +79,19 @@
       Object.defineProperty(globalThis, 'require', { value, configurable: true, writable: true });
     },
   });
-  const importing = (name, options) => {
+  const unplaced = new WeakSet(); // errors of what has no line
+  // `names`: that are to be there, as where they are declared.
+  const importing = async (name, options, names = []) => {
     const isPath = typeof name === 'string' && /^(?:\.{0,2}\/|\.{1,2}$)/.test(name);
-    return import(isPath ? pathToFileURL(path.resolve(name)).href : name, options);
+    const found = await import(isPath ? pathToFileURL(path.resolve(name)).href : name, options);
+    for (const one of names) {
+      if (one in found) continue;
+      const said = `The requested module '${name}' does not provide an export named '${one}'`;
+      const error = new SyntaxError(said);
+      unplaced.add(error);
+      throw error;
+    }
+    return found;
   };
   Object.defineProperty(globalThis, IMPORT, { value: importing });
   for (const name of ['module', 'exports', '__filename', '__dirname']) delete globalThis[name];
@@ -117,16 +135,21 @@
   function declared(source, node) {
     const given = (node.attributes ?? []).map(
       (one) => `${source.slice(one.key.start, one.key.end)}: ${one.value.raw}`);
-    const options = given.length > 0 ? `, {with: {${given.join(', ')}}}` : '';
-    const module = `await ${IMPORT}(${node.source.raw}${options})`;
+    const options = given.length > 0 ? `{with: {${given.join(', ')}}}` : 'undefined';
     const names = [];
+    const wanted = [];
     let whole = '';
     for (const one of node.specifiers) {
       const local = one.local.name;
-      if (one.type === 'ImportNamespaceSpecifier') whole = local;
-      else if (one.type === 'ImportDefaultSpecifier') names.push(`default: ${local}`);
-      else names.push(`${one.imported.raw ?? one.imported.name}: ${local}`);
+      if (one.type === 'ImportNamespaceSpecifier') {
+        whole = local;
+        continue;
+      }
+      const isDefault = one.type === 'ImportDefaultSpecifier';
+      names.push(`${isDefault ? 'default' : one.imported.raw ?? one.imported.name}: ${local}`);
+      wanted.push(isDefault ? 'default' : one.imported.value ?? one.imported.name);
     }
+    const module = `await ${IMPORT}(${node.source.raw}, ${options}, ${JSON.stringify(wanted)})`;
     const lines = '\n'.repeat(source.slice(node.start, node.end).split('\n').length - 1);
     if (whole && names.length > 0) {
       return `const ${whole} = ${module}, {${names.join(', ')}} = ${whole};${lines}`;
@@ -174,13 +197,26 @@
     });
     const [value] = await valueOf(reply.result);
     const details = reply.exceptionDetails;
-    if (details !== undefined) return failed(value, name, details.lineNumber + 1);
+    if (details !== undefined) {
+      const told = failed(value, name, details.lineNumber + 1);
+      if (value instanceof SyntaxError && !/^ +at /m.test(told.error[2]) && told.error[3]) {
+        told.error[2] = where(source, name, details) + told.error[2];
+      }
+      return told;
+    }
     if (!util.types.isPromise(value)) return done(value);
     try {
       return done(await value);
     } catch (error) {
       return failed(error, name);
     }
+  }
+
+  // The place of what cannot be parsed, as Node shows it.
+  function where(source, name, { lineNumber, columnNumber }) {
+    const line = source.split('\n')[lineNumber] ?? '';
+    if (line.length > 200) return `${name}:${lineNumber + 1}\n`;
+    return `${name}:${lineNumber + 1}\n${line}\n${' '.repeat(columnNumber)}^\n`;
   }
 
   function done(value) {
@@ -196,16 +232,23 @@
     }
     const stack = withoutOwn(String(error.stack ?? ''));
     const found = new RegExp(`${name.replace('.', '\\.')}:(\\d+)`).exec(stack);
-    const at = found !== null ? Number(found[1]) : error instanceof SyntaxError ? line : null;
-    return { error: [String(error.name), String(error.message), stack, at ?? null] };
+    const parsed = error instanceof SyntaxError && !unplaced.has(error);
+    const at = found !== null ? Number(found[1]) : parsed ? line : null;
+    const shown = withoutOwn(util.inspect(error)).slice(0, MOST_SHOWN); // with causes and fields
+    return { error: [String(error.name), String(error.message), shown, at ?? null] };
   }
 
+  // Of each stack in the text, the lines from the first of ours on are left out.
   function withoutOwn(text) {
-    const lines = text.split('\n');
-    const start = lines.findIndex((line) => OWN.test(line));
-    if (start < 0) return text;
-    const after = lines.slice(start).filter((line) => !/^ +at /.test(line));
-    return [...lines.slice(0, start), ...after].join('\n');
+    const kept = [];
+    let leaves = false;
+    for (const line of text.split('\n')) {
+      const isFrame = /^ +(?:at |\.\.\. \d+ lines matching )/.test(line);
+      leaves = isFrame && (leaves || OWN.test(line));
+      if (!leaves) kept.push(line);
+      else if (line.endsWith(' {')) kept[kept.length - 1] += ' {'; // the fields follow
+    }
+    return kept.join('\n');
   }
 
   // As JSON: what JSON has no word for is [kind, …]. undefined: it is no data.
@@ -278,6 +321,7 @@
         if (value === null) delete process.env[name];
         else process.env[name] = value;
       }
+      addPrograms();
       said = await evaluated(source);
     } catch (error) {
       said = { error: ['Error', String(error?.message ?? error), '', null] };

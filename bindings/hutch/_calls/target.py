@@ -68,6 +68,10 @@ class Target:
     lost: Sequence[str] = ()  # names that a session lost when its interpreter was last restarted
     annotation: Any = Any
 
+    def hint_of_exit(self, stderr: str) -> str:
+        """Of a program that ended itself with an exit code."""
+        return ""
+
     def __init__(self, name: str, options: Options, nonce: str) -> None:
         from hutch._carry import modules
 
