@@ -53,6 +53,8 @@ def test_a_set_however_it_is_spelled_is_one_sorted_tuple() -> None:
         "lodash@me/lodash",
         "lodash@npm:other@1",
         "lodash@1\n--registry=http://evil",
+        "lodash@4 --foo",
+        "lodash@4 -g",
         "lodash\0",
         "lod\u0430sh",
         ".bin",

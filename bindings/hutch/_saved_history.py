@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from hutch._calls.history import MOST_JSON, MOST_KEPT, History, Note, entry_of, json_of
 from hutch._calls.threads import shared_threads
-from hutch._storage import Storage
+from hutch._storage import Storage, names_of, read_of
 
 _PART = re.compile(r"[^~]+~h(?P<number>\d{12})", re.ASCII)
 _MOST_ENTRIES = 32  # of a part, which is written anew with each of them
@@ -53,12 +53,12 @@ class StoredHistory(History):
         self._writing = threading.RLock()
         if saved is not None:
             self.take(saved)
-        for name in sorted(storage.list(f"{id}~h")):
+        for name in sorted(names_of(storage, f"{id}~h")):
             match = _PART.fullmatch(name)
             if match is not None:
                 self._parts.append(int(match["number"]))
                 with suppress(ValueError):  # it is not as it was written
-                    self.take(_opened(storage.get(name)))
+                    self.take(_opened(read_of(storage, name)))
         self._part = max(self._parts, default=0) + 1
         self.give_up_running()
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from hutch._errors import SandboxStartupError, StorageError
 from hutch._key_values import KeyValues
-from hutch._storage import Storage, as_storage_error
+from hutch._storage import Storage, as_storage_error, names_of, read_of
 
 _STATE = re.compile(
     r"(?P<id>[^~]+)~s(?P<version>\d{12})-(?P<saved>\d{1,12})-(?P<size>\d{1,15})-[0-9a-f]{8}",
@@ -45,7 +45,7 @@ class StateName(NamedTuple):
 def state_names(storage: Storage, prefix: str = "") -> list[StateName]:
     """The oldest version of a session first."""
     found = []
-    for name in storage.list(prefix):
+    for name in names_of(storage, prefix):
         match = _STATE.fullmatch(name)
         if match is not None:
             numbers = (int(match[field]) for field in ("version", "saved", "size"))
@@ -79,7 +79,7 @@ def saved_sessions(storage: Storage, prefix: str = "") -> list[SavedSession]:
     """By id; who holds them is not looked up."""
     newest = {one.id: one for one in state_names(storage, prefix)}
     found = {id: SavedSession(id, one.saved, one.size, one.version) for id, one in newest.items()}
-    for name in storage.list(prefix):
+    for name in names_of(storage, prefix):
         match = _BESIDE.fullmatch(name)
         if match is not None:
             found.setdefault(match["id"], SavedSession(match["id"], 0, 0, 0))
@@ -90,7 +90,8 @@ def delete_all(storage: Storage, id: str) -> None:
     """The newest state last of the states, and keys after these: what is left where this is
     interrupted is never an older session.
     """
-    for name in sorted(storage.list(f"{id}~"), key=lambda name: (not _STATE.fullmatch(name), name)):
+    names = names_of(storage, f"{id}~")
+    for name in sorted(names, key=lambda name: (not _STATE.fullmatch(name), name)):
         storage.delete(name)
 
 
@@ -112,7 +113,7 @@ class States:
             self.version = names[-1].version
             self._known.update(one.name for one in names)
         for one in reversed(names):
-            data = self._storage.get(one.name)
+            data = read_of(self._storage, one.name)
             if data is not None and len(data) == one.size:
                 yield data
 
@@ -171,8 +172,8 @@ class StoredKeyValues(KeyValues):
         self._id = id
         self._writing = threading.RLock()
         self._is_closed = False
-        for name in storage.list(f"{id}~k"):
-            kept = _key_value(storage.get(name)) if _KEY.fullmatch(name) else None
+        for name in names_of(storage, f"{id}~k"):
+            kept = _key_value(read_of(storage, name)) if _KEY.fullmatch(name) else None
             if kept is not None and self._name(kept[0]) == name:
                 super().set(*kept)
 

@@ -82,6 +82,29 @@ def required_data(data: Any) -> bytes:
     return bytes(data)
 
 
+def read_of(storage: Storage, name: str) -> bytes | None:
+    """What it has of that name. Raises StorageError, also for what is no bytes."""
+    found: Any = storage.get(name)
+    if found is None or type(found) is bytes:
+        return found
+    if isinstance(found, (bytearray, memoryview)):
+        return bytes(found)
+    raise _not_a_storage("get", "bytes or None", found)
+
+
+def names_of(storage: Storage, prefix: str = "") -> list[str]:
+    """Raises StorageError, also for what is no list of names."""
+    found: Any = storage.list(prefix)
+    if not isinstance(found, (list, tuple)) or not all(isinstance(one, str) for one in found):
+        raise _not_a_storage("list", "a list of names", found)
+    return list(found)
+
+
+def _not_a_storage(method: str, wanted: str, found: Any) -> StorageError:
+    kind = type(found).__name__
+    return StorageError(f"{method}() of the storage gave {kind}, and is to give {wanted}")
+
+
 def is_name(name: Any) -> bool:
     """Of something that was found: what is none is not ours."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None

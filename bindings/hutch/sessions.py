@@ -20,7 +20,7 @@ from hutch._options.checks import quoted
 from hutch._saved_states import SavedSession as SavedSession, States, delete_all, saved_sessions
 from hutch._session_hold import Hold, holder_of
 from hutch._session_named import default_storage
-from hutch._storage import Storage, required_id
+from hutch._storage import Storage, names_of, required_id
 from hutch._storage_of import storage_of
 
 Place = Union[str, "os.PathLike[str]", Storage, None]
@@ -44,7 +44,7 @@ def show(id: str, storage: Place = None) -> dict[str, Any]:
     """
     kept = _opened(storage)
     found = _found(kept, id)
-    keys = len(kept.list(f"{found.id}~k"))
+    keys = len(names_of(kept, f"{found.id}~k"))
     shown = {**replace(found, holder=holder_of(kept, found.id)).to_dict(), "keys": keys}
     for data in States(kept, found.id).read():
         state = Container(data)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +124,9 @@ def test_the_command_does_the_same(used: DirectoryStorage) -> None:
     assert code != 0 and "no session 'report-7'" in err and "`hutch sessions list`" in err
     assert command(used, "prune", "--max-bytes", "1K")[0] == 0
     assert command(used, "list")[1] == "no sessions are kept\n"
+    missing: Any = SimpleNamespace(path=f"{used.path}/nowhere")
+    code, out, err = command(missing, "list")
+    assert code != 0 and out == "" and "there is no such directory" in err
     for words in (["prune"], ["show"], ["prune", "--older-than", "x"]):
         assert command(used, *words)[0] != 0
 

@@ -215,3 +215,31 @@ def test_a_clock_that_is_set_back_makes_nothing_older(
         assert s["x"] == 3 and s.kv.get("x") == "3"
         assert [e.source for e in s.history()] == ["x = 1", "x = 2", "x = 3"]
     assert [one.version for one in sessions.list(storage)] == [3]
+
+
+@pytest.mark.parametrize("method", ["get", "list"])
+@pytest.mark.parametrize("gives", [7, "text", [7], {"a": 1}, 1.5])
+def test_a_storage_that_gives_what_is_none_is_an_error(method: str, gives: Any) -> None:
+    storage = Faulty()
+    with opened(storage) as s:
+        s.exec("x = 1")
+        s.kv.set("a", "1")
+    honest = getattr(storage, method)
+    setattr(storage, method, lambda *_: gives)
+    for use in (lambda: opened(storage), lambda: sessions.show("report", storage)):
+        with pytest.raises(StorageError, match=rf"{method}\(\) of the storage gave"):
+            use()
+    setattr(storage, method, honest)
+    with opened(storage) as s:
+        assert s["x"] == 1 and s.kv.get("a") == "1"
+
+
+def test_a_storage_may_give_any_bytes() -> None:
+    storage = Faulty()
+    with opened(storage) as s:
+        s.exec("x = 1")
+        s.kv.set("a", "1")
+    kept = storage.get
+    storage.get = lambda name: memoryview(kept(name) or b"")  # type: ignore[method-assign]
+    with opened(storage) as s:
+        assert s["x"] == 1 and s.kv.get("a") == "1"

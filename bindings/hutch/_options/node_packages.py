@@ -20,6 +20,7 @@ _LENGTH = 512  # characters of one
 _NAME = re.compile(r"(?:@[A-Za-z0-9_~][\w.~-]*/)?[A-Za-z0-9_~][\w.~-]*", re.ASCII)
 _MOST_NAME = 214  # characters, as npm's own limit
 _RANGE = re.compile(r"[A-Za-z0-9^~<>=*][A-Za-z0-9^~<>=*|+. _-]*", re.ASCII)
+_OPTION = re.compile(r"\s-\S")  # "1.0 - 2.0" is a range
 _ARCHIVE = re.compile(r"\.(?:tgz|tar|tar\.gz)\Z", re.IGNORECASE)
 _HINT = "write it as 'lodash', 'lodash@4' or '@scope/name@^1.2'"
 
@@ -54,7 +55,8 @@ def _one(item: Any) -> tuple[str, str]:
     name, at, versions = text.partition("@") if text[:1] != "@" else _scoped(text)
     versions = versions.strip() if at else "*"
     is_one = len(text) <= _LENGTH and len(name) <= _MOST_NAME and _NAME.fullmatch(name)
-    if is_one and _RANGE.fullmatch(versions) and not _ARCHIVE.search(versions):
+    is_range = _RANGE.fullmatch(versions) and not _OPTION.search(versions)
+    if is_one and is_range and not _ARCHIVE.search(versions):
         return name, versions
     raise RequirementError(
         f"{text[:80]!r} is not the name of a package of npm with a version: options, paths, "

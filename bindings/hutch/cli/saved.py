@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from hutch.cli.output import print_json, print_table
 
 
 def run(options: argparse.Namespace) -> int:
+    place = options.storage
+    if place is not None and "://" not in place and not os.path.isdir(place):
+        raise hutch.StorageError(f"{place}: there is no such directory")
     return {"list": _list, "show": _show, "delete": _delete, "prune": _prune}[options.action](
         options
     )

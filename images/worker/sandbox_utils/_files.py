@@ -68,15 +68,14 @@ def cat(
     """
     places = [confined(path, outside) for path in paths]
     texts = []
-    most = left = int(max_mb * MIB)
+    left = int(max_mb * MIB)
     for place in places:
         with open_file(place) as file:
             data = file.read(left + 1)
         left -= len(data)
         if left < 0:
             raise ValueError(
-                f"these are more than {most // MIB} MiB: give max_mb=, or read with head() and "
-                "tail()"
+                f"these are more than {max_mb:g} MiB: give max_mb=, or read with head() and tail()"
             )
         texts.append(data.decode(encoding, "replace"))
     return "".join(texts)

@@ -31,7 +31,7 @@ def field(row: Any, name: str | int) -> Any:
         return row[name]
     except KeyError:
         there = ", ".join(repr(one) for one in list(row)[:MOST_NAMED])
-        raise KeyError(f"a row has no {name!r}: it has {there}") from None
+        raise KeyError(f"a row has no {name!r}: it has {there or 'nothing'}") from None
 
 
 def group_by(rows: Iterable[Row], key: Key) -> dict[Any, list[Row]]:
