@@ -39,6 +39,7 @@ BASICS = (
     "_explain",
     "_faults",
     "_hints",
+    "_node_hints",
     "_not_python",
     "_not_yet",
     "_outcome",
