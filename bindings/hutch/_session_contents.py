@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hutch._carry.container import Container, Given
+from hutch._errors import SandboxError
 from hutch._restored import Dispensable, Restored
 from hutch._session_cell import SessionCell
 from hutch._session_files import SessionFiles, entries_of
@@ -152,14 +153,28 @@ class Contents:
         with named.quiet():
             changes, names = named.changes, set(known_names)
             history, parts = named.history.sealed()
-            sections = {"history": history}
-            data, self.left_out = self._snapshots.take_within(True, self._header, sections)
+            data, self.left_out = self._taken(named, known_names, {"history": history})
 
         def save() -> None:
             named.save(data, changes, names - self.left_out.keys())
             named.history.forget(parts)
 
         return save
+
+    def _taken(
+        self, named: Named, known_names: list[str], sections: dict[str, bytes]
+    ) -> tuple[bytes, dict[str, str]]:
+        interpreter = self._cell.interpreter
+        try:
+            return self._snapshots.take_within(True, self._header, sections)
+        except SandboxError as error:
+            if self._cell.interpreter == interpreter or self._cell.closed:
+                raise
+            # Its names have ended the interpreter, and so themselves; its files are there.
+            named.tell(error, "is saved without its names")
+            why = f"it was lost when the session was saved: {error.message}"
+            lost = dict.fromkeys(known_names, why)
+            return self._snapshots.take_within(True, self._header, sections, lost)
 
     def close(self) -> None:
         self._begins_as.close()

@@ -218,10 +218,10 @@ class Named:
             self.history.close()
         self._hold.release(is_saved=not self.is_dirty)
 
-    def tell(self, error: BaseException) -> None:
+    def tell(self, error: BaseException, what: str = "could not be saved") -> None:
         """Prints why a save failed, where nobody waits for that save."""
         with suppress(Exception):
-            print(f"hutch: the session {self.id!r} could not be saved: {error}", file=sys.stderr)
+            print(f"hutch: the session {self.id!r} {what}: {error}", file=sys.stderr)
 
     # ---- for the keeper
 

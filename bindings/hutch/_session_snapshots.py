@@ -11,7 +11,7 @@ import errno
 import io
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pickle import PickleBuffer
@@ -82,11 +82,15 @@ class Snapshots:
                 return None, self._write(file, with_globals, header, sections)
 
     def take_within(
-        self, with_globals: bool, header: Header, sections: dict[str, bytes]
+        self,
+        with_globals: bool,
+        header: Header,
+        sections: dict[str, bytes],
+        lost: Mapping[str, str] | None = None,
     ) -> tuple[bytes, dict[str, str]]:
-        """Within a hold: its bytes."""
+        """Within a hold: its bytes. `lost`: what is left out in any case, with why."""
         out = io.BytesIO()
-        left_out = self._write(out, with_globals, header, sections)
+        left_out = self._write(out, with_globals, header, sections, lost)
         return out.getvalue(), left_out
 
     def _write(
@@ -95,8 +99,9 @@ class Snapshots:
         with_globals: bool,
         header: Header,
         more: dict[str, bytes],
+        lost: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
-        left_out: dict[str, str] = {}
+        left_out: dict[str, str] = dict(lost or {})
         found = self._listing(left_out)
         size = self._begin_names(left_out) if with_globals else 0
         try:

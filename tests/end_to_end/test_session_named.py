@@ -117,6 +117,29 @@ def test_one_name_that_cannot_be_loaded_again_costs_no_other(directory: str) -> 
         assert ran(s, "type(v(2)) is v")
 
 
+@pytest.mark.parametrize("does", ["__import__('os')._exit(3)", "__import__('os').kill(2, 9)"])
+def test_names_that_end_the_interpreter_when_it_is_saved_cost_no_files(
+    directory: str, does: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = f"class Ends:\n    def __reduce__(self):\n        {does}\nends = Ends()"
+    with opened(directory) as s:
+        ran(s, "x = 1; open('f', 'w').write('saved')")
+    with opened(directory) as s:
+        ran(s, f"{source}\n_ = open('f', 'w').write('newer'); y = 2")
+    assert "is saved without its names" in capfd.readouterr().err
+    with opened(directory) as s:
+        assert s.files.read("f") == "newer" and s.info()["version"] == 2
+        assert {"x", "y", "ends"} <= set(s.lost) and s.names() == []
+
+    async def awaited() -> None:
+        async with AsyncSession(id="awaited", storage=directory, memory_mb=256) as t:
+            await t.exec(f"{source}\n_ = open('f', 'w').write('newer')")
+        async with AsyncSession(id="awaited", storage=directory, memory_mb=256) as t:
+            assert await t.files.read("f") == "newer" and "ends" in t.lost
+
+    asyncio.run(awaited())
+
+
 def test_a_process_that_only_ends_has_saved(directory: str) -> None:
     other = process(directory, "s.exec('x = 1')")
     assert other.communicate(timeout=60)[1] == ""
