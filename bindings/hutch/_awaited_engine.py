@@ -114,9 +114,8 @@ class AwaitedEngine(Engine):
             raise busy()
         turn = loop.create_future()
         if saves:
-            self._waiting.appendleft(turn)
-        else:
-            self._waiting.append(turn)
+            self.saves.turn = turn
+        self._waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -129,11 +128,14 @@ class AwaitedEngine(Engine):
 
     def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
         """Gives the turn to whoever has waited longest."""
-        if self.awaited_on is not loop:
-            return
-        self.awaited_on = None
-        while self._waiting:
-            turn = self._waiting.popleft()
+        if self.awaited_on is loop:
+            self.awaited_on = None
+            self.give(loop)
+
+    def give(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The turn, which nobody has, to whoever has waited longest."""
+        for turn in [one for one in self._waiting if self.saves.lets(one)]:
+            self._waiting.remove(turn)
             if turn.get_loop() is loop and not turn.done():
                 self.awaited_on = loop
                 turn.set_result(None)

@@ -81,15 +81,19 @@ class AwaitedLife(Life):
         """
         failed: Exception | None = None
         await self._engine.saves.by_others()
-        with self._engine.saves.by_this_task(ends=True):
-            if self._has_to_be_saved():
-                try:
-                    await self._save_on_loop(interrupts=True)
-                except Exception as error:
-                    if keeps:
-                        raise
-                    failed = error
-            await self._end_on_loop(why)
+        try:
+            with self._engine.saves.by_this_task(ends=True):
+                if self._has_to_be_saved():
+                    try:
+                        await self._save_on_loop(interrupts=True)
+                    except Exception as error:
+                        if keeps:
+                            raise
+                        failed = error
+                await self._end_on_loop(why)
+        finally:
+            if not self._engine.is_awaited():
+                self._engine.give(asyncio.get_running_loop())
         if failed is not None:
             raise failed
 
@@ -107,7 +111,7 @@ class AwaitedLife(Life):
         engine.beside.interrupt()
         engine.cancel()
         await asyncio.wait({task})
-        return None
+        return self._end(why)
 
     # ---- of a named one
 

@@ -10,11 +10,14 @@ from typing import Any
 
 
 class Saves:
-    """Of one session. `task`: the one that saves it, or None; `ends`: and ends it."""
+    """Of one session. `task`: the one that saves it, or None; `ends`: and ends it; `turn`: by which
+    it waits for its turn.
+    """
 
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
         self.ends = False
+        self.turn: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
 
     @contextmanager
@@ -27,12 +30,18 @@ class Saves:
         try:
             yield
         finally:
-            self.task, self.ends, self._over = None, False, None
+            self.task, self.ends, self.turn, self._over = None, False, None, None
             over.cancel()
 
     @property
     def is_by_this_task(self) -> bool:
         return self.task is not None and self.task is asyncio.current_task()
+
+    def lets(self, turn: asyncio.Future[None]) -> bool:
+        """Whether what waits by that may go on: while the session is saved to be ended, nothing
+        else does.
+        """
+        return not self.ends or turn is self.turn
 
     async def by_others(self) -> None:
         """Waits until no other task of this loop does."""

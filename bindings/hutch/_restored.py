@@ -75,7 +75,7 @@ class Dispensable:
         return any(canonicalize_name(name) == wanted for name in self.names)
 
     def has_path(self, path: str) -> bool:
-        return any(path == one or path.startswith(one + "/") for one in self.paths)
+        return any(one in (".", path) or path.startswith(one + "/") for one in self.paths)
 
 
 NOTHING = Dispensable()

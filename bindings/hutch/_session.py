@@ -122,8 +122,13 @@ class Session(JavaScript, Looking):
         tools = {tool.name: tool for tool in options.tools}
         if on_install is not None:
             from hutch import _session_pip
+            from hutch._session_packages import requirements_of
 
-            tools[_session_pip.NAME] = _session_pip.tool_of(self, on_install, awaits)
+            def checked(wanted: list[str]) -> list[str]:
+                return [*requirements_of(tuple(wanted), options)]
+
+            tool = _session_pip.tool_of(self, checked, on_install, awaits)
+            tools[tool.name] = tool
         late = None if awaits else LateCalls()
         callbacks = Callbacks(tools, on_input, on_display, stops_clock, late)
         begins_as = begins_as_of(id, storage, steal, snapshot, globals)

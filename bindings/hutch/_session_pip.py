@@ -23,16 +23,21 @@ NAME = "__pip_install__"  # images/worker/pip_lines.py has it too
 _DESCRIPTION = "%pip install"
 
 
-def tool_of(session: Installs, on_install: Callable[[list[str]], bool], awaits: bool) -> Tool:
-    """It does not keep the session. `awaits`: whether what the session gives is to be awaited.
-    Raises TypeError.
+def tool_of(
+    session: Installs,
+    checked: Callable[[list[str]], list[str]],
+    on_install: Callable[[list[str]], bool],
+    awaits: bool,
+) -> Tool:
+    """It does not keep the session. `checked`: the requirements, or it raises. `awaits`: whether
+    what the session gives is to be awaited. Raises TypeError.
     """
     if not callable(on_install):
         raise TypeError(f"on_install= takes a function, not {on_install!r:.100}")
     of = weakref.ref(session)
 
     def asked(requirements: list[str]) -> Installs:
-        found = of()
+        found, requirements = of(), checked(requirements)
         if found is None or on_install([*requirements]) is not True:
             raise PermissionError(f"{', '.join(requirements)}: the caller does not allow it")
         return found

@@ -17,6 +17,9 @@
   const inspector = require('node:inspector');
   const acorn = require('internal/deps/acorn/acorn/dist/acorn');
 
+  // As they are before any code can replace them.
+  const { stringify, parse } = JSON;
+  const MOST_TEXT = 1 << 16; // characters of a message
   const MOST_SHOWN = 10000; // characters of a value that is no data
   const DEEPEST = 100; // values in one another
   const DATES = [-62135596800000, 253402300799999]; // milliseconds: those that Python has
@@ -235,7 +238,8 @@
     const parsed = error instanceof SyntaxError && !unplaced.has(error);
     const at = found !== null ? Number(found[1]) : parsed ? line : null;
     const shown = withoutOwn(util.inspect(error)).slice(0, MOST_SHOWN); // with causes and fields
-    return { error: [String(error.name), String(error.message), shown, at ?? null] };
+    const [kind, message] = [error.name, error.message].map((one) => String(one).slice(0, MOST_TEXT));
+    return { error: [kind, message, shown, at ?? null] };
   }
 
   // Of each stack in the text, the lines from the first of ours on are left out.
@@ -307,7 +311,7 @@
 
   const socket = new Socket({ fd: 3, readable: true, writable: true });
   const say = (answer) => {
-    const text = Buffer.from(JSON.stringify(answer));
+    const text = Buffer.from(stringify(answer));
     const size = Buffer.alloc(4);
     size.writeUInt32LE(text.length);
     socket.write(Buffer.concat([size, text]));
@@ -350,7 +354,7 @@
       parts = [];
     }
     if (waiting.length < 4 || waiting.length < 4 + waiting.readUInt32LE(0)) return;
-    const message = JSON.parse(waiting.subarray(4).toString());
+    const message = parse(waiting.subarray(4).toString());
     waiting = Buffer.alloc(0);
     answer(message);
   });

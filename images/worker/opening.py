@@ -10,17 +10,18 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import types
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import trying
 
-MISSING = object()  # in place of what could not be made
+MISSING = object()  # stands for what could not be made
 PLAIN = (list, dict, set, tuple, frozenset)  # take anything
 ATOMS = (type(None), bool, int, float, complex, str, bytes)  # are made of nothing
 Unpickler: Any = pickle._Unpickler  # that of Python, of which each step can be another one
 OF_ALL: dict[int, Callable[[Any], None]] = Unpickler.dispatch
-REDUCE = OF_ALL[pickle.REDUCE[0]]
+REDUCE, TUPLE2 = OF_ALL[pickle.REDUCE[0]], OF_ALL[pickle.TUPLE2[0]]
 MAKE_PLAIN = {
     OF_ALL[code[0]]
     for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.FROZENSET)
@@ -149,10 +150,12 @@ class Tolerant(Unpickler):  # type: ignore[misc]
         self.missing = {id(MISSING): MISSING}
         # What each was made of, by its id, and itself: it may have changed that since.
         self.made_of: dict[int, list[Any]] = {}
-        self.arguments: Any = ()  # of the last call
+        self.fresh: dict[int, Any] = {}  # what was made in this pickle
+        self.last: Any = None  # the step before
+        self.arguments: Any = ()  # of a call that is made for what it does to the first of them
 
     def load(self) -> Any:
-        self.failed, self.arguments = None, ()
+        self.failed, self.arguments, self.fresh = None, (), {}
         before = len(self.missing)
         loaded = super().load()
         if len(self.missing) > before:
@@ -168,7 +171,7 @@ class Tolerant(Unpickler):  # type: ignore[misc]
         while found:
             found = [
                 one
-                for one in self.memo.values()
+                for one in self.fresh.values()
                 if not self.is_missing(one) and self.is_missing(*self.made_of.get(id(one), ()))
             ]
             self.missing.update((id(one), one) for one in found)
@@ -181,7 +184,9 @@ class Tolerant(Unpickler):  # type: ignore[misc]
         below = self.stack[:-count] if count else self.metastack[-1]
         is_missing = self.is_missing(*parts, *below[-1:]) if onto else self.is_missing(*parts)
         takes_all = type(below[-1]) in PLAIN if onto else do in MAKE_PLAIN
-        self.arguments = parts[1] if do is REDUCE and type(parts[1]) is tuple else ()
+        # The arguments of any other call are memorized before it.
+        self.arguments = parts[1] if do is REDUCE and self.last is TUPLE2 else ()
+        self.last = do
         has_failed = is_missing and not takes_all
         if not has_failed:
             try:
@@ -196,6 +201,7 @@ class Tolerant(Unpickler):  # type: ignore[misc]
                 self.pop_mark()
             self.stack[:] = below if onto else [*below, MISSING]
         made = self.stack[-1]
+        self.fresh[id(made)] = made
         if is_missing or has_failed:
             self.missing[id(made)] = made
         elif type(made) not in ATOMS:
@@ -207,12 +213,29 @@ class Tolerant(Unpickler):  # type: ignore[misc]
             target = self.arguments[0]
             if self.is_missing(self.stack[-1], *self.arguments):
                 self.missing[id(target)] = target
+                self.fill(self.arguments[1])
             else:
                 self.made_of.setdefault(id(target), [target]).extend(self.arguments)
         self.arguments = ()
         OF_ALL[pickle.POP[0]](self)
 
+    def fill(self, state: Any) -> None:
+        """The cells of a function, which others may share: what is in them where that is there."""
+        if type(state) is not tuple or not state or type(state[-1]) is not list:
+            return
+        for pair in state[-1]:
+            if type(pair) is tuple and len(pair) == 2 and type(pair[0]) is types.CellType:
+                if self.is_missing(pair[1]):
+                    self.missing[id(pair[0])] = pair[0]
+                else:
+                    pair[0].cell_contents = pair[1]
+
+    def load_memoize(self) -> None:
+        self.last = None
+        OF_ALL[pickle.MEMOIZE[0]](self)
+
     dispatch[pickle.POP[0]] = load_pop
+    dispatch[pickle.MEMOIZE[0]] = load_memoize
 
 
 def tolerated(code: bytes, count: int, onto: bool) -> None:

@@ -17,6 +17,7 @@ NEEDLESS = re.compile(
     r"|break-system-packages|system|progress-bar=\w+|root-user-action=\w+)"
 )
 OF_SHELL = re.compile(r"[|>&;]|\d>")  # begins what is for a shell
+MOST_OF_FILE = 1 << 20  # characters
 OF_FILE = ("-r", "--requirement")
 
 
@@ -44,7 +45,10 @@ def requirements_of(text: str) -> list[str]:
 
 def lines_of(path: str) -> Iterator[str]:
     with open(path, encoding="utf-8") as file:
-        for line in file:
+        text = file.read(MOST_OF_FILE + 1)
+        if len(text) > MOST_OF_FILE:
+            raise ValueError(f"{path}: more than {MOST_OF_FILE:,} characters")
+        for line in text.splitlines():
             line = re.sub(r"(^|\s)#.*", "", line).strip()
             if line.startswith("-"):
                 raise ValueError(f"{path}: {line}: of options in a file, none is taken")

@@ -10,6 +10,7 @@ pickles come their buffers; a table of lengths stands before both. One thread.
 from __future__ import annotations
 
 import copyreg
+import enum
 import functools
 import gc
 import importlib
@@ -39,6 +40,7 @@ MOST_SOURCES = 1000  # texts of earlier code, for tracebacks
 ATTRIBUTES = ("__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__")
 MORE_ATTRIBUTES = ("__type_params__", "__annotate__" if sys.version_info >= (3, 14) else "")
 TOOLS = "hutch_tools"
+OF_MEMBERS = ("_value_", "_name_", "__objclass__", "_sort_order_")  # what each Enum makes
 SKELETON = cloudpickle.cloudpickle._make_skeleton_class
 Cached = type(functools.lru_cache(len))
 BY_NAME = (Cached, typing.NewType, typing.ParamSpec)  # what pickle writes as a name of its module
@@ -108,6 +110,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             if reduced[0] is SKELETON and isinstance(slots, (str, tuple, list, dict)):
                 reduced[1][3]["__slots__"] = slots  # which are made with the class, or never
             self.is_uncertain = True  # it may have a metaclass, or a base with __init_subclass__
+            if isinstance(obj, enum.EnumMeta):
+                return of_enum(obj, reduced)
         elif trying.runs_code(kind, self.space.get("__name__")):
             self.is_uncertain = True
         return reduced
@@ -160,6 +164,31 @@ def is_memory(file: Any) -> bool:
     return isinstance(file, (io.BytesIO, io.StringIO))
 
 
+def of_enum(kind: Any, reduced: Any) -> Any:
+    """Its members are made of their values, and get what `__init__` or `__new__` gave them."""
+    made_by = getattr(kind, "__new_member__", None)
+    if kind._member_type_ is not object and isinstance(made_by, types.FunctionType):
+        raise pickle.PicklingError("an Enum of a type of data with a __new__ of its own")
+    for name, member in kind.__members__.items():  # other names of members, too
+        reduced[1][3].setdefault(name, member.value)
+        reduced[2][0].pop(name, None)
+    more = {
+        name: {key: value for key, value in vars(member).items() if key not in OF_MEMBERS}
+        for name, member in kind.__members__.items()
+    }
+    if not any(more.values()):
+        return reduced
+    make, arguments, state, *rest = reduced
+    return make, arguments, (state, more), *rest[:2], finish_enum
+
+
+def finish_enum(kind: Any, state: Any) -> None:
+    own, more = state
+    cloudpickle.cloudpickle._class_setstate(kind, own)
+    for name, attributes in more.items():
+        vars(kind.__members__[name]).update(attributes)
+
+
 def made_function(code: Any, name: str, closure: Any) -> Any:
     assert _names is not None
     return types.FunctionType(code, _names.space, name, None, closure)
@@ -210,7 +239,7 @@ def needs_no_init(kind: Any) -> bool:
 
 
 for _maker in (
-    *(made_function, finish_function, made_cached),
+    *(made_function, finish_function, finish_enum, made_cached),
     *(made_new_type, made_param_spec, made_exception),
 ):
     _maker.__module__ = OWN

@@ -347,6 +347,10 @@ def test_code_may_ask_its_caller_for_packages(rung: Any) -> None:
         assert s.names() == ["tabulate", "name", "found"]
         assert s.exec("import hutch_tools; hutch_tools.search(), hutch_tools.__tools__").value == (
             [], {})  # fmt: skip
+        call = "import hutch_tools; hutch_tools.call('__pip_install__', {})"
+        for wanted in ([], ["-r /etc/passwd"], ["--index-url=x"], ["./here"], ["six @ http://x"]):
+            assert s.exec(call.format(wanted)).error is not None
+        assert len(asked) == 4
 
 
 def test_what_its_caller_does_not_allow_is_not_added() -> None:

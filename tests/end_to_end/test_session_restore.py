@@ -140,6 +140,35 @@ def test_what_refers_to_it_is_left_out_with_it(bad: bytes) -> None:
         assert not s.has("later")
 
 
+CIRCLE = """
+config = {"color": "red"}
+class Node:
+    def __init__(self, config, children): self.config, self.children = config, children
+    def __reduce__(self): return Node, (self.config, self.children)
+tree = Node(config, [])
+tree.children += [tree, bad]
+del config
+config = tree.config
+def made():
+    n = 5
+    def inner(): return n
+    return inner
+f = made(); f.extra = bad; cell = f.__closure__[0]; cells = {"cell": cell}
+g = made(); g.n = 1; h = g
+"""
+
+
+def test_what_only_shares_parts_with_it_comes_back(bad: bytes) -> None:
+    with Session(memory_mb=256) as s:
+        ran(s, BAD + CIRCLE)
+        saved = s.snapshot()
+        ran(s, HERE)
+        receipt = s.restore(saved, dispensable=["bad", "tree", "f"])
+        assert list(receipt.left_out) == ["bad", "tree", "f"]
+        assert ran(s, "config, cell.cell_contents, cells['cell'] is cell, g(), h is g") == (
+            {"color": "red"}, 5, True, 5, True)  # fmt: skip
+
+
 def test_arrays_after_one_that_is_left_out_are_their_own() -> None:
     with Session(dependencies=["pandas"], memory_mb=1024) as s:
         ran(s, "import numpy as np\n" + BAD + "bad += [np.arange(9.)]; a = np.arange(5.)\n"

@@ -263,6 +263,53 @@ def test_classes_keep_their_slots(s: Session) -> None:
         assert t.snapshot() and t.left_out == {}
 
 
+ENUMS = """
+import enum
+class Planet(enum.Enum):
+    EARTH = (1, 2)
+    def __init__(self, m, r): self.m, self.r = m, r
+class Made(enum.Enum):
+    A = 1
+    B = 2
+    def __new__(cls, n):
+        made = object.__new__(cls)
+        made._value_, made.twice = n * 10, n * 2
+        return made
+class Flags(enum.Flag):
+    R = 1
+    W = 2
+    RW = 3
+class Number(enum.IntEnum):
+    ONE = 1
+    SINGLE = 1
+Number.ONE.label = "one"
+p, m, f, n = Planet.EARTH, Made.B, Flags.RW, Number.ONE
+def told():
+    return [p.m, p.r, m.twice, m.value, f.name, n.label, p is Planet.EARTH, Made(20) is m,
+            n + 1, Number.SINGLE is n, Flags["RW"] is f, (Flags.R | Flags.W) is f,
+            list(Number)[0].label]
+class Data(bytes, enum.Enum):
+    X = 3
+    def __new__(cls, n):
+        made = bytes.__new__(cls, [n])
+        made._value_, made.label = n, "l"
+        return made
+x = Data.X
+"""
+
+
+def test_members_of_enums_keep_what_they_were_given(s: Session) -> None:
+    ran(s, ENUMS)
+    before = ran(s, "told()")
+    saved = s.snapshot()
+    assert s.left_out == dict.fromkeys(
+        ("Data", "x"), "an Enum of a type of data with a __new__ of its own"
+    )
+    with again(saved) as t:
+        assert ran(t, "told()") == before
+        assert before == [1, 2, 4, 20, "RW", "one", True, True, 2, True, True, True, "one"]
+
+
 def test_what_pickle_knows_by_a_name_of_the_session_comes_back(s: Session) -> None:
     assert s.exec(NAMED).ok
     saved = s.snapshot()

@@ -79,6 +79,49 @@ def test_an_async_one_that_is_busy_is_saved(place: str, busy: str, then: bool) -
     assert not then or "again: SandboxStartupError" in said
 
 
+@pytest.mark.parametrize("ends", ["close", "steal"])
+def test_no_call_runs_after_the_save_and_is_lost(place: str, ends: str) -> None:
+    """What returns is in the save; what does not come to its turn before it says so."""
+
+    async def main() -> dict[str, str]:
+        s = AsyncSession(id="a", storage=place, memory_mb=256, queue=True)
+        await s.exec("done = []")
+        told: dict[str, str] = {}
+
+        async def call(name: str) -> None:
+            try:
+                source = f"import time; time.sleep(0.3); done.append({name!r})"
+                told[name] = (await s.exec(source)).status
+            except hutch.SandboxError as error:
+                told[name] = type(error).__name__
+
+        async def write(name: str) -> None:
+            try:
+                await s.files.write(name, "x")
+                told[name] = "returned"
+            except hutch.SandboxError as error:
+                told[name] = type(error).__name__
+
+        tasks = [asyncio.ensure_future(call(f"c{n}")) for n in range(3)]
+        tasks += [asyncio.ensure_future(write(f"f{n}")) for n in range(3)]
+        await asyncio.sleep(0.1)
+        if ends == "steal":
+            thief = asyncio.to_thread(Session, id="a", storage=place, memory_mb=256, steal=True)
+            (await thief).close()
+        else:
+            await s.close()
+        await asyncio.gather(*tasks)
+        assert s.info()["closed"]
+        return told
+
+    told = asyncio.run(main())
+    with Session(id="a", storage=place, memory_mb=256) as t:
+        kept = [*t["done"], *t.files.list()]
+        assert sorted(kept) == sorted(name for name, how in told.items() if how == "returned")
+        assert t.lost == []
+    assert len(told) == 6 and told["f2"] == "SandboxStartupError", told
+
+
 def test_calls_that_queue_come_after_the_save(place: str) -> None:
     other = holder_of(place, "exec", queue=True)
     with Session(id="a", storage=place, memory_mb=256, steal=True) as s:

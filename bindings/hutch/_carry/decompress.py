@@ -10,8 +10,8 @@ import os
 from typing import Any, BinaryIO
 
 _MOST_OF_XZ = 80 << 20  # bytes of memory to decompress in; `xz -9` takes 65 MiB
-_MOST_RATIO = 1.05  # of what is packed to what is in it: what cannot be packed grows by less
-_MOST_EMPTY = 1 << 20  # bytes beside that, as of what is read ahead
+_MOST_RATIO = 1.05  # packed bytes to bytes of content: what cannot be packed grows by less
+_MOST_EMPTY = 1 << 20  # more bytes, some of which are read ahead
 _CHUNK = 64 << 10  # bytes that are decompressed at once
 
 
