@@ -19,6 +19,7 @@
 
   // As they are before any code can replace them.
   const { stringify, parse } = JSON;
+  const { entries, getPrototypeOf, is, prototype: OBJECT, values } = Object;
   const MOST_TEXT = 1 << 16; // characters of a message
   const MOST_SHOWN = 10000; // characters of a value that is no data
   const DEEPEST = 100; // values in one another
@@ -122,7 +123,7 @@
         edits.push([node.start, node.end, declared(source, node)]);
         continue;
       }
-      for (const value of Object.values(node)) {
+      for (const value of values(node)) {
         for (const one of Array.isArray(value) ? value : [value]) {
           if (one && typeof one.type === 'string') waiting.push(one);
         }
@@ -152,7 +153,7 @@
       names.push(`${isDefault ? 'default' : one.imported.raw ?? one.imported.name}: ${local}`);
       wanted.push(isDefault ? 'default' : one.imported.value ?? one.imported.name);
     }
-    const module = `await ${IMPORT}(${node.source.raw}, ${options}, ${JSON.stringify(wanted)})`;
+    const module = `await ${IMPORT}(${node.source.raw}, ${options}, ${stringify(wanted)})`;
     const lines = '\n'.repeat(source.slice(node.start, node.end).split('\n').length - 1);
     if (whole && names.length > 0) {
       return `const ${whole} = ${module}, {${names.join(', ')}} = ${whole};${lines}`;
@@ -262,8 +263,8 @@
       case 'boolean': case 'string': return value;
       case 'bigint': return ['int', value < 0n ? `-${(-value).toString(16)}` : value.toString(16)];
       case 'number':
-        if (Number.isFinite(value) && !Object.is(value, -0)) return value;
-        return ['float', Object.is(value, -0) ? '-0' : String(value)];
+        if (Number.isFinite(value) && !is(value, -0)) return value;
+        return ['float', is(value, -0) ? '-0' : String(value)];
       case 'object': break;
       default: return undefined;
     }
@@ -302,9 +303,9 @@
     }
     if (util.types.isSet(value)) return of('set', value);
     if (util.types.isMap(value)) return of('dict', [...value].flat());
-    const prototype = Object.getPrototypeOf(value);
-    if (prototype !== null && prototype !== Object.prototype) return undefined;
-    return of('dict', Object.entries(value).flat(1));
+    const prototype = getPrototypeOf(value);
+    if (prototype !== null && prototype !== OBJECT) return undefined;
+    return of('dict', entries(value).flat(1));
   }
 
   // ---- the other side
@@ -321,7 +322,7 @@
     let said;
     try {
       if (cwd !== process.cwd()) process.chdir(cwd);
-      for (const [name, value] of Object.entries(env)) {
+      for (const [name, value] of entries(env)) {
         if (value === null) delete process.env[name];
         else process.env[name] = value;
       }

@@ -272,6 +272,7 @@ def test_an_interpreter_that_ends_takes_node_with_it() -> None:
         "require('fs').writeSync(3, '\\x02\\0\\0\\0[]')",
         "require('fs').closeSync(3); await new Promise(() => {})",
         "globalThis.Object = globalThis.JSON = null; 1",
+        "JSON.stringify = JSON.parse = Object.entries = () => { throw 2 }; 1",
     ],
 )
 def test_code_that_answers_for_node_spoils_nothing(s: Session, source: str) -> None:
