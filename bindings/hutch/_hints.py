@@ -147,7 +147,7 @@ def _not_in_module(error: ErrorFacts, found: re.Match[str]) -> str:
     if module == "collections" and name in _OF_ABC:
         return f"from collections.abc import {name}"
     if module.partition(".")[0] in sys.stdlib_module_names:
-        return f"Python {sys.version_info[0]} of today has no such name there: look by dir()"
+        return "this Python has no such name there: look by dir() for what it is called"
     return (
         "that version has no such name: look by dir() for what it is called there, or ask for "
         'another version in dependencies=["name==…"]'

@@ -74,11 +74,11 @@ class Life:
     def restore(
         self, snapshot: Given, with_globals: bool, dispensable: Collection[str]
     ) -> Restored:
-        engine, needless = self._engine, dispensable_of(dispensable)
+        engine, without = self._engine, dispensable_of(dispensable)
         if engine.beside.any:
             raise commands_run()
         with contextlib.closing(Container(snapshot)) as container:
-            return engine.contents.restore(container, with_globals, needless, engine.end_names)
+            return engine.contents.restore(container, with_globals, without, engine.end_names)
 
     # ---- its end
 

@@ -66,7 +66,7 @@ def take(made: str) -> int:
 
 
 def drop(place: str) -> None:
-    """Takes away one that was added, as if it had not been."""
+    """Takes away one that was added, and what was imported from it."""
     shutil.rmtree(place)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(f"{place}/"):

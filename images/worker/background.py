@@ -102,13 +102,15 @@ def start(cwd: str, what: Any, directory: str | None, env: dict[str, str]) -> tu
 
 
 def end_all() -> None:
-    """With all else that this process has started, or that was left behind."""
+    """And all else that this process has started, or that was left behind."""
     commands.end_all()
-    for one in _started.values():
-        one.close_stdin()
+    while _started:
+        _, one = _started.popitem()
+        with contextlib.suppress(OSError):  # the code has closed it
+            one.close_stdin()
         for fd in one.output:
-            os.close(fd)
-    _started.clear()
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 def forget_ended() -> None:

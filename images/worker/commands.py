@@ -301,7 +301,7 @@ def end_all() -> None:
         children = [pid for pid, parent, _ in found if parent == ours]
         left = [pid for pid, parent, at in found if parent == 1 and at >= begun]
         for pid in children:
-            end_tree(pid)
+            _end_tree(pid)
         for pid in left:  # until PID 1 has waited for them
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -238,9 +238,14 @@
     const found = new RegExp(`${name.replace('.', '\\.')}:(\\d+)`).exec(stack);
     const parsed = error instanceof SyntaxError && !unplaced.has(error);
     const at = found !== null ? Number(found[1]) : parsed ? line : null;
-    const shown = withoutOwn(util.inspect(error)).slice(0, MOST_SHOWN); // with causes and fields
+    let shown = stack;
+    try {
+      shown = withoutOwn(util.inspect(error)); // with causes and fields
+    } catch {
+      // what it says of itself fails
+    }
     const [kind, message] = [error.name, error.message].map((one) => String(one).slice(0, MOST_TEXT));
-    return { error: [kind, message, shown, at ?? null] };
+    return { error: [kind, message, shown.slice(0, MOST_SHOWN), at ?? null] };
   }
 
   // Of each stack in the text, the lines from the first of ours on are left out.

@@ -181,9 +181,11 @@ class Tolerant(Unpickler):  # type: ignore[misc]
         them, or else become something.
         """
         parts = self.stack[-count:] if count else self.stack
-        below = self.stack[:-count] if count else self.metastack[-1]
-        is_missing = self.is_missing(*parts, *below[-1:]) if onto else self.is_missing(*parts)
-        takes_all = type(below[-1]) in PLAIN if onto else do in MAKE_PLAIN
+        below = self.stack if count else self.metastack[-1]
+        height = len(below) - count
+        target = below[height - 1] if onto else None
+        is_missing = self.is_missing(*parts, target)
+        takes_all = type(target) in PLAIN if onto else do in MAKE_PLAIN
         # The arguments of any other call are memorized before it.
         self.arguments = parts[1] if do is REDUCE and self.last is TUPLE2 else ()
         self.last = do
@@ -197,9 +199,11 @@ class Tolerant(Unpickler):  # type: ignore[misc]
                 self.failed = self.failed or error
                 has_failed = True
         if has_failed:
-            if not count and self.stack is parts:
+            if self.stack is not below:
                 self.pop_mark()
-            self.stack[:] = below if onto else [*below, MISSING]
+            del self.stack[height:]
+            if not onto:
+                self.stack.append(MISSING)
         made = self.stack[-1]
         self.fresh[id(made)] = made
         if is_missing or has_failed:

@@ -130,7 +130,8 @@ class State:
     def end_all(self) -> None:
         """What is not of the names that come back: children, and processes."""
         self.spaces = {0: self.spaces[0]}
-        javascript.forget()
+        with contextlib.suppress(OSError, ValueError):  # the code has waited for it
+            javascript.forget()
         background.end_all()
 
     def put_back(self) -> None:

@@ -18,16 +18,17 @@ import io
 import linecache
 import os
 import pickle
-import shutil
+import signal
 import sys
 import types
 import typing
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from struct import Struct
 from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+import exchanging
 import failures
 import opening
 import trying
@@ -437,57 +438,7 @@ def put_back(names: Names, opened: Opened, cwd: str) -> None:
         os.chdir(cwd)
 
 
-# ---- files
-
-
-def entries(place: str, *but: str) -> Iterator[str]:
-    for name in os.listdir(place):
-        if name not in but:
-            yield name
-
-
-def move(source: str, target: str, *but: str) -> None:
-    for name in entries(source, *but):
-        os.rename(os.path.join(source, name), os.path.join(target, name))
-
-
-def exchange(cwd: str, staged: str) -> None:
-    """What is in `staged`, a directory in `cwd`, takes the place of what is there, which is kept
-    beside.
-    """
-    moving, aside = f"{staged}.moving", f"{staged}.aside"
-    os.mkdir(os.path.join(cwd, moving))
-    move(cwd, os.path.join(cwd, moving), staged, moving)
-    os.rename(os.path.join(cwd, moving), os.path.join(cwd, aside))
-    move(os.path.join(cwd, staged), cwd)
-
-
-def undo(cwd: str, staged: str) -> None:
-    """As it was before the exchange, however far that has come."""
-    moving, aside = f"{staged}.moving", f"{staged}.aside"
-    for kept in (moving, aside):
-        place = os.path.join(cwd, kept)
-        if not os.path.isdir(place):
-            continue
-        if kept is aside:
-            for name in entries(cwd, staged, aside):
-                remove(os.path.join(cwd, name))
-        move(place, cwd)
-        os.rmdir(place)
-    finish(cwd, staged)
-
-
-def finish(cwd: str, staged: str) -> None:
-    for name in (staged, f"{staged}.aside"):
-        if os.path.isdir(os.path.join(cwd, name)):
-            remove(os.path.join(cwd, name))
-
-
-def remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
+# ---- for the client
 
 
 def without_modules_of(cwd: str) -> dict[str, Any]:
@@ -502,9 +453,6 @@ def without_modules_of(cwd: str) -> dict[str, Any]:
         del sys.modules[name]
     importlib.invalidate_caches()
     return found
-
-
-# ---- for the client
 
 
 class Snapshots:
@@ -532,7 +480,7 @@ class Snapshots:
         elif verb == "restore":
             return self.restore(names, *args)
         elif verb == "undo":
-            undo(self.cwd, *args)
+            exchanging.undo(self.cwd, *args)
         self.taken = None
         if verb in ("drop", "undo"):
             self.given = None
@@ -546,23 +494,27 @@ class Snapshots:
         away: dict[str, Any] = {}
         try:
             if staged is not None:
-                exchange(self.cwd, staged)
+                exchanging.exchange(self.cwd, staged)
                 away = without_modules_of(self.cwd)
             opened = None if given is None else given.load(names, frozenset(dispensable))
         except BaseException as error:
             if staged is not None:
-                undo(self.cwd, staged)
+                exchanging.undo(self.cwd, staged)
                 sys.modules.update(away)
             if isinstance(error, ModuleNotFoundError) and error.name:
                 return "missing", error.name, trying.reason_of(error)
             if isinstance(error, Exception):
                 return "refused", trying.reason_of(error)
             raise
-        if opened is not None:
-            self.end_all()
-            put_back(names, opened, self.cwd)
-        elif staged is not None:
-            os.chdir(self.cwd)
-        if staged is not None:
-            finish(self.cwd, staged)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # all of it, or nothing
+        try:
+            if opened is not None:
+                self.end_all()
+                put_back(names, opened, self.cwd)
+            elif staged is not None:
+                os.chdir(self.cwd)
+            if staged is not None:
+                exchanging.finish(self.cwd, staged)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return ("ok", opened.receipts, opened.left_out) if opened is not None else ("ok", [], [])

@@ -71,13 +71,13 @@ class Loader:
     def __next__(self) -> Any:
         return next(self.buffers)
 
-    def load_from(self, data: Any, buffers: list[Any]) -> Any:
+    def load_from(self, data: bytes, buffers: list[Any]) -> None:
         self.file.seek(0)
         self.file.truncate()
         self.file.write(data)
         self.file.seek(0)
         self.buffers = iter(buffers)
-        return self.unpickler.load()
+        self.unpickler.load()
 
     def load(self, one: Pickled, begin: int, end: int) -> None:
         """`begin`, `end`: how much was memorized before it, and with it."""

@@ -148,3 +148,12 @@ def test_what_node_starts_finds_node_and_the_programs_of_packages() -> None:
         assert s.node("require('child_process').execSync('node -p 6*7') + ''").value == "42\n"
     source = "console.log(require('child_process').execSync('node -p 6*7') + '')"
     assert hutch.run(source, language="javascript").stdout == "42\n\n"
+
+
+def test_an_error_that_fails_to_show_itself_is_shown_by_its_stack(s: Session) -> None:
+    fails = "e[require('util').inspect.custom] = () => { throw new Error('never') }"
+    outcome = s.node(f"const e = new RangeError('shown')\n{fails}\nthrow e")
+    assert outcome.error is not None
+    assert (outcome.error.type, outcome.error.message, outcome.error.line) == (
+        "RangeError", "shown", 1)  # fmt: skip
+    assert outcome.error.traceback.startswith("RangeError: shown\n    at cell-")
