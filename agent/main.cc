@@ -32,6 +32,7 @@
 #include "agent/egress/server.h"
 #include "agent/server.h"
 #include "launcher/launch.h"
+#include "launcher/subprocess.h"
 #include "loop/descriptors.h"
 #include "wire/channel.h"
 #include "wire/error.h"
@@ -56,6 +57,7 @@ constexpr char kUsage[] =
     "  --start LAUNCH           start the agent in its container, unless it runs\n"
     "  --install LAUNCH         only prepare what --start needs\n"
     "  --stop [--force yes]     stop the agent\n"
+    "  --check                  check agent.toml, as the agent does when it starts\n"
     "  --doctor                 check this host, and print the result as JSON\n"
     "  --podman -- ARGS         run podman on the agent's storage\n"
     "  --egress --socket PATH --ca PEM\n"
@@ -176,6 +178,12 @@ int Main(const std::vector<std::string>& args) {
   }
   if (verb == "--stop") {
     Stop(flags["--force"] == "yes");
+    return PrintResult({{"ok", true}});
+  }
+  if (verb == "--check") {
+    const Paths paths = FindPaths();
+    const AsUser user(paths);
+    LoadConfig(ConfigFile(paths));
     return PrintResult({{"ok", true}});
   }
   if (verb == "--doctor") {

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import tracemalloc
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,7 +222,7 @@ async def answered(name: str, body: dict[str, Any]) -> None:
     from hutch.serve.app import Server
 
     async def run_nothing(*given: Any) -> Any:
-        return [], {}, 0.0
+        return notebook.Ran()
 
     runs = notebook.run_cells
     notebook.run_cells = run_nothing
@@ -242,3 +244,18 @@ def test_the_document_has_every_field_of_an_outcome() -> None:
     assert to_wire(Outcome[Any]("returned")).keys() == schemas["Outcome"]["properties"].keys()
     assert set(ErrorInfo.__slots__) == schemas["Error"]["properties"].keys()
     assert set(Usage.__slots__) == schemas["Usage"]["properties"].keys()
+
+
+def test_the_page_names_every_route_field_and_setting() -> None:
+    from hutch.serve import openapi
+    from hutch.serve.settings import _KEYS
+
+    page = (Path(__file__).parents[1] / "docs" / "serve.md").read_text()
+    words = set(re.findall(r"[\w.]+", page))
+    for path, (_, body, answer) in openapi.ROUTES.items():
+        assert f" {path}`" in page, path
+        for schema in (body, answer):
+            if schema not in ("Outcome", "Document"):  # have pages of their own
+                missing = set(openapi.SCHEMAS.get(schema, {}).get("properties", ())) - words
+                assert not missing, (path, missing)
+    assert not _KEYS - words

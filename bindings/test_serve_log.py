@@ -9,7 +9,10 @@ import logging.config
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
+from hutch._errors import SandboxStartupError
 from hutch.serve import log
 
 SENT = "\x1b[31mwhat was sent\n" * 1000
@@ -101,3 +104,30 @@ def test_uvicorn_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
         for one, handlers, propagate in before:
             one.handlers[:], one.propagate = handlers, propagate
     assert capsys.readouterr().err.count("is wrong") == 1
+
+
+def ended(*headers: tuple[str, str], error: Exception | None = None, status: int = 200) -> str:
+    """The id that the answer has."""
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
+    entry = log.Entry(Request({"type": "http", "headers": raw, "state": {}}), "/run_code")
+    answer = Response(status_code=status)
+    entry.end(answer, error, is_wanted=True)
+    return answer.headers["x-request-id"]
+
+
+def test_a_request_has_an_id_which_its_client_may_choose(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert ended(("X-Request-Id", "step-7.a_b")) == "step-7.a_b"
+    assert caplog.messages[-1].startswith("step-7.a_b /run_code 200 tenant= 0.")
+    for wrong in ("", "a b", "a\r\nb", "x" * 65, "\xe9", "$(id)"):
+        given = ended(("X-Request-Id", wrong))
+        assert given != wrong and given.isalnum()
+        assert wrong == "" or wrong not in caplog.text
+    assert ended() != ended()
+
+
+def test_a_fault_is_a_line_with_the_id_of_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    error = SandboxStartupError("podman is away")
+    name = ended(error=error, status=503)
+    *_, line = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert line == f"503 of /run_code, SandboxStartupError: podman is away (request {name})"

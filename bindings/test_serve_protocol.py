@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from hutch.serve import protocol
 from hutch.serve.protocol import Protocol
 from hutch.serve.settings import Settings
 
@@ -70,22 +73,152 @@ def test_nothing_is_taken_from_a_connection_while_some_is_unread() -> None:
     async def main() -> None:
         app, transport = App(), Transport()
         config = uvicorn.Config(app, http=Protocol, proxy_headers=False, interface="asgi3")
-        protocol = Protocol(config, ServerState(), {}, asyncio.get_running_loop())
-        protocol.connection_made(transport)
-        protocol.data_received(PING)
+        one = Protocol(config, ServerState(), {}, asyncio.get_running_loop())
+        one.connection_made(transport)
+        one.data_received(PING)
         await pause()
         assert not transport.paused  # so that its end is heard of
-        protocol.data_received(PING * 1000)
+        one.data_received(PING * 1000)
         for answered in range(50):
             await pause()
             assert transport.paused and transport.answers == answered
-            assert 0 < len(protocol.pipeline) < 100
+            assert 0 < len(one.pipeline) < 100
             app.turns.release()
         for _ in range(951):
             app.turns.release()
             await pause()
         assert transport.answers == 1001 and not transport.paused
-        protocol.connection_lost(OSError())
+        one.connection_lost(OSError())
         await pause()
 
     asyncio.run(main())
+
+
+class Peer(Transport):
+    """A connection of this address, closed or not."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.address = address
+        self.ended = ""
+        self.written = b""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return (self.address, 5) if name == "peername" else default
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = self.ended or "aborted"
+
+
+def served(settings: Settings, play: Any) -> None:
+    """`play(connect)`; `connect(address)`: a new connection, and what is at its end."""
+
+    async def main() -> None:
+        app = App()
+        app.state = SimpleNamespace(settings=settings, figures=App.state.figures)
+        config = uvicorn.Config(app, http=Protocol, proxy_headers=False, interface="asgi3")
+        made = []
+
+        def connect(address: str) -> tuple[Protocol, Peer]:
+            transport = Peer(address)
+            one = Protocol(config, ServerState(), {}, asyncio.get_running_loop())
+            one.connection_made(transport)
+            made.append(one)
+            return one, transport
+
+        try:
+            play(connect)
+        finally:
+            for one in made:
+                if one in protocol.connections:
+                    one.connection_lost(None)
+        assert not protocol.connections and not protocol.half_open and not protocol._peers
+        await pause()
+
+    asyncio.run(main())
+
+
+def test_the_oldest_silent_connection_of_a_peer_makes_room_for_its_next() -> None:
+    def play(connect: Any) -> None:
+        _, other = connect("10.0.0.1")
+        silent = [connect("10.0.0.2")[1] for _ in range(4)]
+        assert not any(one.ended for one in silent)
+        connect("10.0.0.2")
+        assert [one.ended for one in silent] == ["aborted", "", "", ""] and not other.ended
+
+    served(Settings(connections=8), play)
+
+
+def test_of_a_peer_whose_requests_all_run_the_next_connection_is_refused() -> None:
+    def play(connect: Any) -> None:
+        busy = [connect("10.0.0.2") for _ in range(4)]
+        for one, _ in busy:
+            one.data_received(PING)
+        last, refused = connect("10.0.0.2")
+        assert refused.ended and refused.written.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after" in refused.written and not any(one.ended for _, one in busy)
+        _, other = connect("10.0.0.1")
+        assert not other.ended
+        last.connection_lost(None)
+        busy[0][0].connection_lost(None)
+        assert not connect("10.0.0.2")[1].ended
+
+    served(Settings(connections=8), play)
+
+
+def test_so_many_connections_in_all() -> None:
+    def play(connect: Any) -> None:
+        busy = []
+        for number in range(7):
+            busy.append(connect(f"10.0.0.{number}"))
+            busy[-1][0].data_received(PING)
+        _, silent = connect("10.0.0.98")
+        assert not silent.ended
+        _, last = connect("10.0.0.99")
+        assert silent.ended == "aborted" and not last.ended
+        assert not any(transport.ended for _, transport in busy)
+
+    served(Settings(connections=8), play)
+
+
+def test_so_many_silent_connections_in_all() -> None:
+    def play(connect: Any) -> None:
+        silent = [connect(f"10.0.0.{number}")[1] for number in range(7)]
+        assert [one.ended for one in silent] == ["aborted", *[""] * 6]
+
+    served(Settings(connections=8), play)
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "settings", "most"),
+    [
+        (524288, Settings(), 8192),
+        (524288, Settings(connections=5), 5),
+        (256, Settings(concurrency=4), 160),
+        (256, Settings(concurrency=40), 128),
+    ],
+)
+def test_connections_leave_descriptors_for_calls(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, settings: Settings, most: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (descriptors, descriptors))
+    assert protocol.most_connections(settings) == most
+
+
+@pytest.mark.parametrize(("lines", "status"), [(100, b""), (101, b"431")])
+def test_lines_of_headers_are_few(lines: int, status: bytes) -> None:
+    def play(connect: Any) -> None:
+        one, transport = connect("10.0.0.2")
+        one.data_received(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * lines + b"\r\n")
+        assert transport.written[9:12] == status and bool(transport.ended) == bool(status)
+
+    served(Settings(), play)

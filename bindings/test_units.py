@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hutch serve --image` prints is read by systemd as it is meant."""
+"""What `hutch serve --unit` prints is read by systemd as it is meant."""
 
 from __future__ import annotations
 

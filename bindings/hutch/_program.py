@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hutch._calls.target import ProgramTarget, Target
     from hutch._options.described import Keywords
     from hutch._outcome import Outcome
+    from hutch._program_files import Wanted
     from hutch._sandbox import SandboxedFunction
 
 _FILENAMES = {  # by language
@@ -101,12 +102,9 @@ class Program:
         asked = time.monotonic()
         given = _given(args, stdin, files)
         if fetch:
-            from hutch import _program_files
+            from hutch._program_files import Wanted, checked
 
-            target, patterns = self._resolved(), _program_files.checked(fetch)
-            outcome = await _program_files.run_aio(target, given, patterns)
-            _hint_at_metadata(outcome, self._source)
-            return outcome
+            return await fetched_aio(self, Wanted(checked(fetch)), given)
         wait_for = None
         if self._options.tools:
             from hutch._calls import awaited_call
@@ -334,6 +332,15 @@ def run_into(
     if fetch:
         return program._run_and_fetch(given, fetch, streams)
     return program._call(given, None, streams=streams)
+
+
+async def fetched_aio(program: Program, wanted: Wanted, given: Mapping[str, Any]) -> Outcome[None]:
+    """Its Outcome with the files that are wanted. `given`: input_of() its input."""
+    from hutch import _program_files
+
+    outcome = await _program_files.run_aio(program._resolved(), dict(given), wanted)
+    _hint_at_metadata(outcome, program._source)
+    return outcome
 
 
 def with_source(program: Program, source: str) -> Program:

@@ -98,6 +98,7 @@ class Engine:
         self.turn = Turn(self.cell, queue and not self.awaits)  # a loop is not kept waiting
         self.beside = Beside()
         self.begins_files = False
+        self.is_notebook = False  # whether lines of IPython's are taken
         python = ".".join(self.usual.python_version().split(".")[:2])
         is_mounted = not is_below(cwd, WRITABLE)
         place = Place(python, is_mounted, options.disk_mb, options.memory_mb)
@@ -280,7 +281,10 @@ class Engine:
 
     def _fields(self, operation: Operation) -> dict[str, Any]:
         verb, space = operation.verb, operation.of.number
-        return {"mode": "session", "verb": verb, "number": self.contents.execs, "space": space}
+        fields = {"mode": "session", "verb": verb, "number": self.contents.execs, "space": space}
+        if self.is_notebook:
+            fields["notebook"] = True
+        return fields
 
     async def _send_nested(self, talk: Dialogue, operation: Operation) -> Outcome[Any]:
         """Within the call that runs, whose code waits for a tool."""

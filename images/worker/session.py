@@ -28,6 +28,7 @@ import importing
 import javascript
 import key_values
 import looking
+import magics
 import nested
 import pip_lines
 import session_files
@@ -106,7 +107,11 @@ class State:
             code = 1
         vars(sys.modules["__main__"])[EXIT_CODE] = code
 
-    def execute(self, names: Names, source: str, filename: str) -> tuple[Any, list[str] | None]:
+    def execute(
+        self, names: Names, source: str, filename: str, is_notebook: bool = False
+    ) -> tuple[Any, list[str] | None]:
+        if is_notebook:
+            source = magics.replaced(source)
         try:
             value = names.execute(shell_lines.replaced(source, bool(self.installs)), filename)
         except (SystemExit, talk.StopExec) as error:
@@ -268,7 +273,7 @@ def verb_of(
         meta["sources"][filename] = source
 
         def run() -> Any:
-            return state.execute(names, source, filename)
+            return state.execute(names, source, filename, meta.get("notebook", False))
     else:
         args, kwargs = call.arguments(cell)
         if verb == "get":

@@ -81,8 +81,40 @@ def test_files_go_in_and_out(run_code: Any) -> None:
     found = run_code(code=code, files=files, fetch_files=["y", "in/x", "never"])
     assert found["files"] == {"y": encoded(b"abab"), "in/x": encoded(b"ab")}
     assert (found["status"], found["run_result"]["return_code"]) == ("Failed", 5)
-    late = run_code(code="import time; time.sleep(60)", fetch_files=["y"], run_timeout=0.5)
-    assert late["run_result"]["status"] == "TimeLimitExceeded"
+
+
+WRITES = "open('a[1].txt', 'w').write('a'); print('part')\n"
+MEETS = {
+    "time": (f"{WRITES}import time; time.sleep(60)", {"run_timeout": 1}, "TimeLimitExceeded"),
+    "memory": (f"{WRITES}x = b'x' * (1 << 31)", {"memory_limit_MB": 64}, "Finished"),
+    "signal": (f"{WRITES}import os; os.kill(os.getpid(), 9)", {}, "Finished"),
+    "a stubborn one": (
+        f"{WRITES}import time\nwhile True:\n  try: time.sleep(60)\n  except BaseException: pass",
+        {"run_timeout": 1},
+        "TimeLimitExceeded",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEETS)
+def test_files_and_what_was_printed_come_back_however_a_program_ends(
+    run_code: Any, name: str
+) -> None:
+    code, limits, status = MEETS[name]
+    found = run_code(code=code, fetch_files=["./a[1].txt", "a1.txt"], **limits)
+    assert found["files"] == {"./a[1].txt": encoded(b"a")}  # a path is no pattern
+    result = found["run_result"]
+    assert (found["status"], result["status"], result["stdout"]) == ("Failed", status, "part\n")
+
+
+def test_files_that_are_too_large_are_left_out(serving: Serving) -> None:
+    code = (
+        "for name, size in (('a', 1), ('b', 3 << 20), ('c', 2)): open(name, 'w').write('x' * size)"
+    )
+    with serving("--set", "body_mb=2") as (url, _):
+        body = {"code": code, "fetch_files": ["b", "a", "c"]}
+        found = httpx.post(f"{url}/run_code", json=body, timeout=60).json()
+    assert found["status"] == "Success" and set(found["files"]) == {"a", "c"}
 
 
 def test_a_pytest_program(run_code: Any) -> None:
@@ -90,6 +122,23 @@ def test_a_pytest_program(run_code: Any) -> None:
     assert good["status"] == "Success" and "1 passed" in good["run_result"]["stdout"]
     bad = run_code(code="def test_it(): assert False", language="pytest", run_timeout=30)
     assert (bad["status"], bad["run_result"]["return_code"]) == ("Failed", 1)
+    two = "def test_a(): pass\ndef test_b(): assert 0"
+    found = run_code(code=two, language="pytest", args=["-k", "test_a"], run_timeout=30)
+    assert found["status"] == "Success" and "1 deselected" in found["run_result"]["stdout"]
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("python", "import sys; print(*sys.argv[1:])"),
+        ("bash", 'echo "$@"'),
+        ("nodejs", "console.log(...process.argv.slice(2))"),
+    ],
+)
+def test_a_program_has_its_arguments(run_code: Any, language: str, code: str) -> None:
+    for more in ({}, {"fetch_files": ["x"]}):
+        found = run_code(code=code, language=language, args=["a", "b c"], run_timeout=30, **more)
+        assert found["run_result"]["stdout"] == "a b c\n"
 
 
 def test_a_bash_program(run_code: Any) -> None:
@@ -107,8 +156,9 @@ def test_a_program_for_node(run_code: Any) -> None:
     assert (found["status"], found["run_result"]["stdout"]) == ("Success", "3\n")
     found = run_code(code="throw new Error('wrong')", language="nodejs", run_timeout=30)
     assert found["status"] == "Failed" and "wrong" in found["run_result"]["stderr"]
-    refused = run_code(code="1", language="nodejs", fetch_files=["y"])
-    assert refused["status"] == "SandboxError" and "fetch_files" in refused["message"]
+    source = "require('fs').writeFileSync('y', 'out')"
+    found = run_code(code=source, language="nodejs", fetch_files=["y"], run_timeout=30)
+    assert found["files"] == {"y": encoded(b"out")}
 
 
 def test_a_text_that_bash_cannot_be_given_is_refused(client: httpx.Client) -> None:
@@ -134,8 +184,9 @@ def test_run_jupyter(client: httpx.Client) -> None:
         "fetch_files": ["g"],
     }
     found = client.post("/run_jupyter", json=body).json()
-    first, second, third = found["cells"]
-    assert found["status"] == "Failed" and found["files"] == {"g": encoded(b"out")}
+    first, second, third, fourth = found["cells"]
+    assert found["status"] == "Success" and fourth["display"] == [{"text/plain": "2"}]
+    assert found["files"] == {"g": encoded(b"out")}
     assert first["display"] == [{"text/plain": "'abab'"}]
     assert second["stdout"] == "ab\n"
     assert third["error"][0]["ename"] == "ZeroDivisionError"

@@ -4,16 +4,25 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
+from support import until
 
+from hutch import _core
 from hutch.serve import make_app, settings
+
+Serving = Callable[..., AbstractContextManager[tuple[str, "subprocess.Popen[str]"]]]
 
 TENANTS = {"one": {"team": "one"}, "other": {"team": "other"}, "part": {"team": "one", "of": "it"}}
 RUN = {"source": "print(1)"}
@@ -85,3 +94,52 @@ def test_an_operator_has_a_key(tmp_path: Path) -> None:
     path.write_text(config('operators = ["nobody"]'))
     with pytest.raises(ValueError, match="has 'nobody', which has no key"):
         settings.read(path)
+
+
+def test_keys_are_read_again_and_may_stand_in_the_path(
+    agent_toml: Callable[[str], None], serving: Serving
+) -> None:
+    """In each process, and what runs goes on. A client that can send no header needs none."""
+
+    def of(key: str) -> str:
+        return f'[tenants.a]\nlabels = {{ team = "a" }}\nkey = "{key * 20}"\n'
+
+    def status(key: str) -> int:
+        place = f"{url}/key/{key * 20}/run_code"
+        return httpx.post(place, json={"code": "print(1)"}, timeout=60).status_code
+
+    agent_toml(of("a"))
+    with serving("--workers", "2") as (url, server):
+        assert [status("a"), status("b")] == [200, 401]
+        slow = {"code": "import time; time.sleep(2); print('ran on')"}
+        place = f"{url}/key/{'a' * 20}"
+        with ThreadPoolExecutor(1) as thread:
+            runs = thread.submit(httpx.post, f"{place}/run_code", json=slow, timeout=60)
+            until(lambda: "_running 1" in httpx.get(f"{place}/metrics").text)
+            agent_toml(of("b"))
+            server.send_signal(signal.SIGHUP)
+            until(lambda: {status("b") for _ in range(12)} == {200})
+            until(lambda: {status("a") for _ in range(12)} == {401})
+        assert runs.result().json()["run_result"]["stdout"] == "ran on\n"
+
+
+def test_what_its_agent_would_refuse_is_refused(
+    agent_toml: Callable[[str], None], serving: Serving
+) -> None:
+    """At the start, and when the file is read again: then what it said before holds."""
+    key = "b" * 20
+    agent_toml(f'[tenants.b]\nlabels = {{ team = "b" }}\nkey = "{key}"\n')
+    file = Path(str(_core.paths()["state_dir"])) / "agent.toml"
+    with serving() as (url, server):
+        until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        file.write_text("[tenants.c]\nkey = 'cccccccccccccccccccc'\n")
+        server.send_signal(signal.SIGHUP)
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        assert "what it said before holds" in said and "[tenants.c] labels is missing" in said
+        answer = httpx.post(f"{url}/run_code", json={"code": "1"}, headers={"X-API-Key": key})
+        assert answer.status_code == 200
+        command = [sys.executable, "-m", "hutch", "serve", "--port", "0"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode != 0 and "[tenants.c] labels is missing" in done.stderr
+        assert "agent.toml:1" in done.stderr

@@ -126,6 +126,7 @@ class SessionCall:
         self.talk = talk
         self.streams = streams
         self.feed = feed
+        self.cancel: _core.Cancel | None = None  # of its thread, by another one
         self._data, self._buffers = operation.pickled(target)
         self.fields = fields
         self._begun = begun
@@ -138,7 +139,7 @@ class SessionCall:
         """Waits for the reply."""
         parts, begun = self.parts()
         self.talk.exchange = core.exchange
-        return self.timed(core.call(*parts, None, self.feed, begun, self.talk.answer))
+        return self.timed(core.call(*parts, self.cancel, self.feed, begun, self.talk.answer))
 
     def parts(self) -> tuple[Parts, float]:
         """What is sent, now that the pool is prepared, and since when its time counts."""

@@ -24,7 +24,7 @@ _finding = threading.Lock()
 
 
 def run(verb: str, *more: str) -> dict[str, Any]:
-    """`--start`, `--install` or `--stop`. Raises `_core.Error` as the program says."""
+    """`--start`, `--install`, `--stop` or `--check`. Raises `_core.Error` as the program says."""
     import json
     import subprocess
 

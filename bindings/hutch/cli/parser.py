@@ -224,10 +224,22 @@ def _whole_numbers(text: str) -> list[int]:
     return found
 
 
+def _listed(text: str) -> list[str]:
+    return [one for one in text.split(",") if one]
+
+
 def _of_serve(command: argparse.ArgumentParser) -> None:
     command.add_argument("--host", help="address to serve on (127.0.0.1)")
     command.add_argument("--port", type=int, help="0: any free port (8080)")
     command.add_argument("--socket", metavar="PATH", help="a Unix socket, instead of host and port")
+    command.add_argument(
+        "--allow-from", action="extend", type=_listed, metavar="NETWORK,…",
+        help="peers that need no key, as 10.0.0.0/8; may be repeated",
+    )  # fmt: skip
+    command.add_argument(
+        "--hosts", action="extend", type=_listed, metavar="NAME,…",
+        help="names of this machine that requests without a key may ask for; may be repeated",
+    )  # fmt: skip
     command.add_argument("--workers", type=int, metavar="N", help="processes (1)")
     command.add_argument("--concurrency", type=int, metavar="N", help="programs at once, in each")
     command.add_argument("--queue", type=int, metavar="N", help="requests that wait (1000)")
@@ -243,7 +255,7 @@ def _of_serve(command: argparse.ArgumentParser) -> None:
     command.add_argument("--isolation", help="of the programs (cell)")
     command.add_argument(
         "--with", action="extend", dest="dependencies", metavar="REQUIREMENT,…",
-        type=lambda text: [one for one in text.split(",") if one],
+        type=_listed,
         help="packages that programs may import; may be repeated",
     )  # fmt: skip
     command.add_argument(
@@ -251,7 +263,7 @@ def _of_serve(command: argparse.ArgumentParser) -> None:
         help="any other key of [serve] in agent.toml; may be repeated",
     )  # fmt: skip
     command.add_argument(
-        "--image", nargs="?", const="localhost/hutch-serve",
+        "--unit", nargs="?", const="localhost/hutch-serve", metavar="IMAGE",
         help="serve nothing: print a systemd unit, and a Quadlet file that runs this image",
     )  # fmt: skip
 

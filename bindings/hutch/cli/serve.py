@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _FLAGS = (
     "host", "port", "socket", "workers", "concurrency", "queue", "timeout_sec", "memory_mb",
-    "dependencies", "isolation",
+    "dependencies", "isolation", "allow_from", "hosts",
 )  # fmt: skip
 _GIVEN = "HUTCH_SERVE_OPTIONS"  # to the other processes
 
@@ -33,14 +34,15 @@ def serve(options: argparse.Namespace) -> int:
         raise ValueError("hutch serve needs more packages: pip install 'hutch[serve]'") from None
     given = {name: getattr(options, name) for name in _FLAGS if getattr(options, name) is not None}
     given.update(_set(options.set))
-    settings = _settings(given)
-    if options.image is not None:
+    settings = _settings(given, as_agent=True)
+    if options.unit is not None:
         print(_units(options, settings), end="")
         return 0
     from hutch.serve import log
     from hutch.serve.protocol import raise_descriptors
 
     raise_descriptors()
+    signal.signal(signal.SIGHUP, lambda *_: None)  # until it serves, nothing is to be read again
     listener = listen(settings)
     if not settings.socket:
         given["port"] = listener.getsockname()[1]  # which port 0 leaves to the kernel
@@ -64,12 +66,11 @@ def serve(options: argparse.Namespace) -> int:
         if settings.workers == 1:
             server.run(sockets=[listener])
         else:
-            from uvicorn.supervisors.multiprocess import Multiprocess
-
             from hutch.serve import figures
+            from hutch.serve.processes import Processes
 
             figures.share()
-            Multiprocess(config, sockets=[listener]).run()
+            Processes(config, sockets=[listener]).run()
     finally:
         if settings.socket:
             with contextlib.suppress(OSError):
@@ -97,7 +98,7 @@ def _units(options: argparse.Namespace, settings: Settings) -> str:
         sys.executable,
         words,
         settings.drain_sec,
-        options.image,
+        options.unit,
         os.environ.get("HUTCH_HOME", ""),
         (Path(paths["state_dir"]) / "agent.toml").exists(),
     )
@@ -110,17 +111,33 @@ def _set(pairs: list[str]) -> dict[str, Any]:
     return checked(loads("\n".join(pairs), "--set"), "--set")
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(given: dict[str, Any], as_agent: bool = False) -> Settings:
+    """`as_agent`: what its agent would refuse in the file is refused, too. Raises ValueError."""
     from hutch.serve.settings import read
 
+    if as_agent:
+        _check_as_agent()
     return read(None, **{name: tuple(x) if type(x) is list else x for name, x in given.items()})
 
 
-def app() -> Starlette:
-    """In each process."""
-    from hutch.serve import make_app
+def _check_as_agent() -> None:
+    from hutch import _core
+    from hutch._connect import launcher
 
-    return make_app(_settings(json.loads(os.environ.get(_GIVEN, "{}"))))
+    try:
+        launcher.run("--check")
+    except _core.Error as error:
+        if error.code == "invalid_argument":
+            hint = f"\n  hint: {error.hint}" if error.hint else ""
+            raise ValueError(f"{error.message}{hint}") from None
+
+
+def app() -> Starlette:
+    """In each process. SIGHUP has it read the file again."""
+    from hutch.serve.app import make_app
+
+    given = json.loads(os.environ.get(_GIVEN, "{}"))
+    return make_app(_settings(given), lambda: _settings(given, as_agent=True))
 
 
 def listen(settings: Settings) -> socket.socket:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hutch serve --image`: the server as a service of an ordinary user, by a systemd unit on the host
+"""`hutch serve --unit`: the server as a service of an ordinary user, by a systemd unit on the host
 or by a Quadlet file, which runs it in a container beside the host's agent. Pure.
 """
 

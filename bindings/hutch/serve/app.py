@@ -5,34 +5,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
 
-from hutch._errors import SandboxBusy
 from hutch._outcome import SandboxError
-from hutch._remote.wire import failure_to_wire
-from hutch.serve import fields, fusion, keys, metrics, notebook, openapi, piston, protocol
+from hutch.serve import fields, fusion, keys, log, metrics, notebook, openapi, piston, protocol
 from hutch.serve.body import Asked, Bodies
 from hutch.serve.figures import Figures
 from hutch.serve.gate import Refused, client_of
 from hutch.serve.keys import Keys
-from hutch.serve.own import OwnProtocol, fault_of
-from hutch.serve.queue import FairQueue, Full, TooLate
-from hutch.serve.room import Room, Shares, Unsent
+from hutch.serve.own import OwnProtocol
+from hutch.serve.queue import FairQueue
+from hutch.serve.responses import RETRY, Lines, answer_to, response_of
+from hutch.serve.room import Shares, Unsent
 from hutch.serve.runner import Ended, Job, Runner
 from hutch.serve.settings import Client, Settings
 from hutch.serve.works import Works, in_flight
 
-_RETRY = {"Retry-After": "1"}
 _MOST_SCRIPTS = 10_000
-_PART = 256 << 10  # bytes of an answer that are handed over at once
 Answer = Callable[[Asked], Coroutine[Any, Any, Any]]
 
 
@@ -72,12 +69,22 @@ class Server:
             self._post("/api/v2/execute", self._piston),
             self._post("/v1/run", self._run),
             self._post("/v1/map", self._map),
+            self._get("/", self._index, open_to_all=True),
             self._get("/v1/ping", self._ping, open_to_all=True),
             self._get("/health", self._health, open_to_all=True),
             self._get("/openapi.json", self._openapi, open_to_all=True),
             self._get("/metrics", self._metrics),
             self._get("/api/v2/runtimes", self._runtimes),
         ]
+
+    def reload(self, again: Callable[[], Settings]) -> None:
+        """Takes what the file says now of who may ask; the rest holds from start to end."""
+        try:
+            self.settings = self.own.settings = self.settings.with_askers_of(again())
+        except (OSError, ValueError) as error:
+            log.SERVER.error("agent.toml is refused, what it said before holds: %s", error)
+        else:
+            log.SERVER.warning("agent.toml is read again, keys: %d", len(self.settings.keys))
 
     async def end(self) -> None:
         """Waits for what runs although its client has gone."""
@@ -107,10 +114,8 @@ class Server:
         )
         each = fields.seconds(body.get("cell_timeout"), "cell_timeout", most)
         async with self._queue.turn(asked.client):
-            outcomes, files, took = await notebook.run_cells(
-                job, cells, each, settings, asked.client
-            )
-        return notebook.fusion_answer(outcomes, len(cells), files, took)
+            ran = await notebook.run_cells(job, cells, each, settings, asked.client)
+        return notebook.fusion_answer(ran, len(cells))
 
     async def _execute_batch(self, asked: Asked) -> Any:
         body = asked.body
@@ -162,6 +167,9 @@ class Server:
         async with self._queue.turn(client):
             return await self._runner.run(job, client)
 
+    async def _index(self, request: Request) -> Response:
+        return PlainTextResponse(openapi.index())
+
     async def _ping(self, request: Request) -> Response:
         return JSONResponse("pong")
 
@@ -175,107 +183,55 @@ class Server:
         return JSONResponse(piston.runtimes())
 
     async def _metrics(self, request: Request) -> Response:
-        client = client_of(request, self.settings)
+        client = request.state.client
         return PlainTextResponse(await metrics.text(self.figures, client, self.settings))
 
     # ---- what all have in common
 
     def _get(self, path: str, answer: Any, open_to_all: bool = False) -> Route:
-        async def endpoint(request: Request) -> Response:
-            try:
-                # Whether it is there may be asked without a key, by nobody's web page.
-                client_of(request, self.settings, open_to_all)
-            except Refused as error:
-                return self._refusal(error)
+        async def respond(request: Request) -> Response:
+            # Whether it is there may be asked without a key, by nobody's web page.
+            request.state.client = client_of(request, self.settings, open_to_all)
             response: Response = await answer(request)
             return response
 
-        return Route(path, endpoint, methods=["GET"])
+        return self._route(path, respond, "GET")
 
     def _post(self, path: str, answer: Answer) -> Route:
+        async def respond(request: Request) -> Response:
+            client = request.state.client = client_of(request, self.settings)
+            if self._answers.is_full(client):
+                text = f"this client has {self.settings.bodies_mb} MiB of answers to read"
+                raise Refused(503, text, RETRY)
+            with self._bodies.room(client) as room:
+                body = await self._bodies.read(request, room)
+                work = self._works.begin(answer(Asked(body, client, request, room)), room)
+                found = await _while_connected(request, work)
+                if isinstance(found, AsyncGenerator):
+                    return Lines(found, room)
+                return response_of(found, Unsent(self._answers, client))
+
+        return self._route(path, respond, "POST")
+
+    def _route(
+        self, path: str, respond: Callable[[Request], Coroutine[Any, Any, Response]], method: str
+    ) -> Route:
         async def endpoint(request: Request) -> Response:
+            entry = log.Entry(request, path)
+            failed: Exception | None = None
             try:
-                client = client_of(request, self.settings)
-                if self._answers.is_full(client):
-                    text = f"this client has {self.settings.bodies_mb} MiB of answers to read"
-                    raise Refused(503, text, _RETRY)
-                with self._bodies.room(client) as room:
-                    body = await self._bodies.read(request, room)
-                    work = self._works.begin(answer(Asked(body, client, request, room)), room)
-                    found = await _while_connected(request, work)
-                    if isinstance(found, AsyncGenerator):
-                        return self._counted(Lines(found, room))
-                    return self._counted(response_of(found, Unsent(self._answers, client)))
-            except Refused as error:
-                return self._refusal(error)
-            except Full:
-                return self._refusal(Refused(429, "too many requests wait already", _RETRY))
-            except (TooLate, SandboxBusy):
-                return self._refusal(Refused(504, "there was no room in time", _RETRY))
-            except SandboxError as error:
-                return self._fault(error)
+                response = await respond(request)
+            except Exception as error:
+                failed = error
+                response = answer_to(error)
+                if response.status_code == 500 and not isinstance(error, SandboxError):
+                    entry.fail(error)
+            if method == "POST" or failed is not None:
+                self.figures.count(response.status_code)
+            entry.end(response, failed, self.settings.log_requests)
+            return response
 
-        return Route(path, endpoint, methods=["POST"])
-
-    def _fault(self, error: SandboxError) -> Response:
-        """With a time to repeat it after only where it certainly did not run."""
-        outcome = fault_of(error)
-        status, headers = (500, {}) if outcome.may_have_run else (503, _RETRY)
-        found = {**_refused(str(error)), "failure": failure_to_wire(error)}
-        return self._counted(JSONResponse(found, status, headers))
-
-    def _refusal(self, error: Refused) -> Response:
-        return self._counted(JSONResponse(_refused(error.text), error.status, error.headers))
-
-    def _counted(self, response: Response) -> Response:
-        self.figures.count(response.status_code)
-        return response
-
-
-class Lines(StreamingResponse):
-    """Lines that are made as they are taken; `room` is held until the last of them."""
-
-    def __init__(self, lines: AsyncGenerator[bytes, None], room: Room) -> None:
-        super().__init__(lines, media_type="application/x-ndjson")
-        self._lines = lines
-        self._room = room
-        room.hold()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._room.leave()
-            await self._lines.aclose()
-
-
-class Whole(Response):
-    """A body that is sent as fast as it is taken, and holds its room until the last of it."""
-
-    def __init__(self, body: bytes, status: int, headers: dict[str, str], unsent: Unsent) -> None:
-        super().__init__(body, status, headers, media_type="application/json")
-        self._unsent = unsent
-        unsent.add(len(body))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status_code}
-        with self._unsent:
-            await send({**start, "headers": self.raw_headers})
-            for place in range(0, len(self.body), _PART):
-                part = self.body[place : place + _PART]
-                more = place + _PART < len(self.body)
-                await send({"type": "http.response.body", "body": part, "more_body": more})
-
-
-def response_of(found: Any, unsent: Unsent) -> Response:
-    """Of an answer, or of its status and its bytes. A text may hold half of a surrogate pair."""
-    status, body = found if type(found) is tuple else (200, json.dumps(found).encode())
-    headers = _RETRY if status == 503 else {}
-    return Whole(body, status, headers, unsent)
-
-
-def _refused(text: str) -> dict[str, Any]:
-    return {"status": "SandboxError", "message": text, "detail": text}
+        return Route(path, endpoint, methods=[method])
 
 
 def _key_of(request: Request) -> str:
@@ -303,15 +259,20 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def make_app(settings: Settings) -> Starlette:
+def make_app(settings: Settings, again: Callable[[], Settings] | None = None) -> Starlette:
+    """`again`: reads the settings, for SIGHUP."""
     server = Server(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
+        if again is not None:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, server.reload, again)
         yield
         await server.end()
 
-    app = Starlette(routes=server.routes(), lifespan=lifespan)
+    routes = server.routes()
+    app = Starlette(routes=[*routes, Mount("/key/{key}", routes=routes)], lifespan=lifespan)
     app.router.redirect_slashes = False  # to the Host of a request that nobody has checked
     app.state.settings = settings
     app.state.figures = server.figures

@@ -7,7 +7,7 @@ import base64
 from typing import Any
 
 from hutch.serve import fields
-from hutch.serve.runner import Ended, Job
+from hutch.serve.runner import KEEP_FILES, Ended, Job
 from hutch.serve.settings import Settings
 
 LANGUAGES = ("python", "pytest", "bash", "nodejs")
@@ -18,8 +18,8 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
     language = fields.text(body, "language", "python")
     if language not in LANGUAGES:
         return f"language {language[:100]!r} is not supported: {', '.join(LANGUAGES)} are"
-    if language == "nodejs" and body.get("fetch_files"):
-        return "fetch_files is not supported for nodejs"
+    if language == "nodejs" and body.get("fetch_files") and settings.isolation not in KEEP_FILES:
+        return "fetch_files is not supported for nodejs on this server"
     stdin = body.get("stdin")
     return Job(
         source=fields.text(body, "code"),
@@ -31,6 +31,7 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
             body.get("memory_limit_MB", -1), "memory_limit_MB", settings.memory_mb
         ),
         stdin=None if stdin is None else fields.text(body, "stdin"),
+        args=fields.words(body.get("args"), "args"),
         files=fields.files(body, settings),
         fetch=fields.paths(body.get("fetch_files"), "fetch_files", settings.files),
     )

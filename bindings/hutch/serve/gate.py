@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may ask: keys, and the Host and Origin of a request."""
+"""Who may ask: keys, the address of the peer, and the Host and Origin of a request."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import re
+import socket
 
 from starlette.requests import Request
 
@@ -26,25 +28,70 @@ class Refused(Exception):
 
 
 def client_of(request: Request, settings: Settings, without_key: bool = False) -> Client:
-    """Raises Refused. No web page of others reaches a server of this machine: its Origin is
-    refused, and so is a name of this machine that only its DNS knows.
+    """Raises Refused. A key may be in a header, or in the path where a client can send no header.
+    Who has none must be a peer that needs none, and no web page: its Origin is refused, and so is a
+    name that only its DNS has for this machine. A page knows no key.
     """
     origin = request.headers.get("origin")
     if origin is not None and origin not in settings.origins:
         raise Refused(403, f"origins in [serve] of agent.toml does not name {origin[:200]!r}")
     hosts = request.headers.getlist("host")
+    if settings.keys and not without_key:
+        key = _key_of(request)
+        found = _tenant_of(key, settings)
+        if found is not None:
+            return found
+        if key:
+            raise _unknown_key()
     name = _without_port(hosts[0]) if len(hosts) == 1 else ""
-    if not settings.socket and name not in (*LOOPBACK, settings.host, *settings.hosts):
+    if not settings.socket and not _is_ours(name, settings):
         raise Refused(421, f"hosts in [serve] of agent.toml does not name {name[:200]!r}")
-    if without_key or not settings.keys:
-        return _NOBODY
+    if not without_key:
+        _require_peer(request, settings)
+    return _NOBODY
+
+
+def _require_peer(request: Request, settings: Settings) -> None:
+    """That whoever has no key needs none."""
+    peer = _address(request.client.host) if request.client is not None else None
+    if peer is not None and any(peer in network for network in settings.networks):
+        return
+    if settings.keys:
+        raise _unknown_key()
+    if settings.socket or (peer is not None and peer.is_loopback):
+        return
+    who = "a peer without an address" if peer is None else str(peer)
+    raise Refused(403, f"allow_from in [serve] of agent.toml does not name {who}")
+
+
+def _unknown_key() -> Refused:
+    return Refused(401, "the key is missing or not known", {"WWW-Authenticate": "Bearer"})
+
+
+def _key_of(request: Request) -> str:
+    """ "": there is none."""
+    in_path: str | None = request.path_params.get("key")
+    if in_path is not None:
+        return in_path
     kind, _, key = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer":
-        key = request.headers.get("x-api-key", "")
-    found = _tenant_of(key, settings)
-    if found is None:
-        raise Refused(401, "the key is missing or not known", {"WWW-Authenticate": "Bearer"})
-    return found
+    return key if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if found.version == 6 else None
+    return found if mapped is None else mapped
+
+
+def _is_ours(name: str, settings: Settings) -> bool:
+    """Whether a page of others cannot have this name: an address is found by no DNS."""
+    known = (*LOOPBACK, settings.host, *settings.hosts)
+    if name in known or _address(name) is not None:
+        return True
+    return not settings.is_local and name == socket.gethostname().lower()
 
 
 def _tenant_of(key: str, settings: Settings) -> Client | None:

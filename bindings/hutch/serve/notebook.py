@@ -9,73 +9,84 @@ import asyncio
 import base64
 import json
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from hutch._async_session import AsyncSession
 from hutch._display import form_as_json
-from hutch._errors import (
-    LimitExceeded,
-    SandboxBusy,
-    SandboxDied,
-    SandboxExecutionError,
-    SandboxStartupError,
-    SerializationError,
-)
+from hutch._errors import SandboxBusy, SandboxStartupError
 from hutch._outcome import Outcome, SandboxError
+from hutch._program_files import OF_THE_CODE
 from hutch._text import shown
-from hutch.serve.runner import Job, keywords_of
+from hutch.serve.runner import MOST_RESULT_MB, Job, keywords_of
 from hutch.serve.settings import Client, Settings
 
 _MOST_TEXT = 100_000  # characters of a value
-_MOST_RESULT_MB = 512  # of a value, before it is made a text
 _MOST_OF_CHARACTER = 12  # characters in JSON
 _LATER_SEC = 2.0  # for all files to be fetched
-_OF_THE_CODE = (  # which may have replaced what answers: no fault
-    OSError,
-    LimitExceeded,
-    SandboxDied,
-    SandboxExecutionError,
-    SerializationError,
-)
+_NO_TIME = "there was no time left"
+_NO_INTERPRETER = "the interpreter ended in an earlier cell"
+
+
+@dataclass
+class Ran:
+    """`outcomes`: of each cell, up to the last that ran; `seconds`: that all of it took.
+    `cut`: why the rest did not run, "" where nothing would have kept it from that.
+    """
+
+    outcomes: list[Outcome[Any]] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    seconds: float = 0.0
+    cut: str = ""
 
 
 async def run_cells(
     job: Job, cells: list[str], cell_sec: float, settings: Settings, client: Client
-) -> tuple[list[Outcome[Any]], dict[str, bytes], float]:
-    """The Outcome of each cell, up to the first that does not return; the files that it fetched;
-    the seconds that it took. What all of it takes here is bounded by `body_mb`: what is shown, and
-    files, beyond that are left out, and a cell whose value is larger has met a limit. Raises
-    SandboxBusy, and SandboxError of faults, which once code has run may have run. Where this is
-    cancelled, the cell that runs is killed, and this ends when the session has.
+) -> Ran:
+    """Cells run also after one that raised, until their interpreter is lost or the time is over.
+    What all of it takes here is bounded by `body_mb`: what is shown, and files, beyond that are
+    left out, and a cell whose value is larger has met a limit. Raises SandboxBusy, and SandboxError
+    of faults, which once code has run may have run. Where this is cancelled, the cell that runs is
+    killed, and this ends when the session has.
     """
     begun = time.monotonic()
-    outcomes: list[Outcome[Any]] = []
-    files: dict[str, bytes] = {}
+    ran = Ran()
     keywords = keywords_of(settings, client, job.memory_mb)
-    keywords["result_mb"] = min(settings.body_mb, _MOST_RESULT_MB)  # also of a file
+    keywords["result_mb"] = min(settings.body_mb, MOST_RESULT_MB)  # also of a file
     room = settings.body_mb << 20
     try:
-        async with AsyncSession(files=job.files, **keywords) as session:
+        async with AsyncSession(files=job.files, on_install=_adds_none, **keywords) as session:
+            session._of._engine.is_notebook = True
             for cell in cells:
                 left = job.timeout_sec - (time.monotonic() - begun)
+                if left <= 0 and ran.outcomes:
+                    ran.cut = _NO_TIME
+                    break
                 outcome = await session.exec(cell, timeout_sec=max(0.01, min(left, cell_sec)))
                 if outcome.status == "fault":
                     outcome.unwrap()
-                outcomes.append(outcome)
+                ran.outcomes.append(outcome)
                 room = _bounded(outcome, room)
-                if not outcome.ok:
+                if outcome.restarted or session.info()["closed"]:
+                    ran.cut = _NO_INTERPRETER
                     break
             if job.fetch and not session.info()["closed"]:
                 left = job.timeout_sec + _LATER_SEC - (time.monotonic() - begun)
                 try:
-                    await asyncio.wait_for(_fetch(session, job.fetch, files, room), left)
+                    await asyncio.wait_for(_fetch(session, job.fetch, ran.files, room), left)
                 except (asyncio.TimeoutError, TimeoutError):
                     pass  # the code keeps what reads them
     except SandboxStartupError as error:
-        if not outcomes or error.may_have_run:
+        if not ran.outcomes or error.may_have_run:
             raise
         raise SandboxStartupError(error.message, hint=error.hint, may_have_run=True) from None
-    return outcomes, files, time.monotonic() - begun
+    ran.seconds = time.monotonic() - begun
+    return ran
+
+
+def _adds_none(requirements: list[str]) -> bool:
+    """Is printed, and the cell goes on: what it asks for may be there."""
+    raise PermissionError("this server adds no packages to those of `hutch serve --with`")
 
 
 async def _fetch(
@@ -84,7 +95,7 @@ async def _fetch(
     for path in paths:
         try:
             content = await session.files.read_bytes(path)
-        except _OF_THE_CODE:
+        except (OSError, *OF_THE_CODE):
             if session.info()["closed"]:  # code that ran on ended it
                 return
             continue
@@ -155,25 +166,34 @@ def error_of(outcome: Outcome[Any]) -> dict[str, str] | None:
     return {"name": name, "value": text, "traceback": ""}
 
 
-def fusion_answer(
-    outcomes: list[Outcome[Any]], cells: int, files: dict[str, bytes], took: float
-) -> dict[str, Any]:
-    timed_out = any(one.limit in ("time", "cpu_time") for one in outcomes)
-    ok = len(outcomes) == cells and all(one.ok for one in outcomes)
+def fusion_answer(ran: Ran, cells: int) -> dict[str, Any]:
+    """An error is its cell's alone, as in the kernel of a notebook: "Failed" is one whose
+    interpreter was lost, or that met a limit of time. Each cell has an answer in any case.
+    """
+    timed_out = any(one.limit in ("time", "cpu_time") for one in ran.outcomes)
+    timed_out = timed_out or ran.cut == _NO_TIME
+    ok = not ran.cut and not timed_out
+    left_out = [_left_out(ran.cut) for _ in range(cells - len(ran.outcomes))]
     return {
         "status": "Success" if ok else "Failed",
         "message": "",
         "driver": {
             "status": "TimeLimitExceeded" if timed_out else "Finished",
-            "execution_time": took,
+            "execution_time": ran.seconds,
             "return_code": None if timed_out else 0 if ok else 1,
             "stdout": "",
             "stderr": "",
         },
-        "cells": [_cell(one) for one in outcomes],
+        "cells": [*map(_cell, ran.outcomes), *left_out],
         "executor_pod_name": None,
-        "files": {path: base64.b64encode(one).decode() for path, one in files.items()},
+        "files": {path: base64.b64encode(one).decode() for path, one in ran.files.items()},
     }
+
+
+def _left_out(why: str) -> dict[str, Any]:
+    name = "TimeoutError" if why == _NO_TIME else "DeadKernelError"  # as nbclient calls it
+    error = {"ename": name, "evalue": f"this cell did not run: {why}", "traceback": []}
+    return {"stdout": "", "stderr": "", "display": [], "error": [error]}
 
 
 def _cell(outcome: Outcome[Any]) -> dict[str, Any]:
@@ -195,12 +215,12 @@ def _cell(outcome: Outcome[Any]) -> dict[str, Any]:
 async def e2b_answer(job: Job, settings: Settings, client: Client) -> dict[str, Any]:
     """Of one script, as E2B's Execution. Raises SandboxBusy."""
     try:
-        outcomes, _, _ = await run_cells(job, [job.source], job.timeout_sec, settings, client)
+        ran = await run_cells(job, [job.source], job.timeout_sec, settings, client)
     except SandboxBusy:
         raise
     except SandboxError as error:
         return {"execution": None, "exception_str": str(error)}
-    outcome = outcomes[0]
+    outcome = ran.outcomes[0]
     if outcome.limit in ("time", "cpu_time"):
         return {"execution": None, "exception_str": "the script took too long"}
     text = value_text(outcome)

@@ -171,6 +171,7 @@ SCHEMAS: dict[str, Schema] = {
             "code": _TEXT,
             "language": {"enum": [*fusion.LANGUAGES]},
             "stdin": _or_null(_TEXT),
+            "args": _or_null(_list(_TEXT), "of the program; of pytest, its own, as -k NAME"),
             "run_timeout": _SECONDS,
             "memory_limit_MB": _MEMORY,
             "files": _FILES,
@@ -243,14 +244,15 @@ ROUTES: dict[str, tuple[str, str, str]] = {
     "/execute_batch": ("open-r1: runs scripts.", "ExecuteBatch", "ExecuteBatchAnswer"),
     "/api/v2/execute": ("Piston: runs a program.", "Execute", "ExecuteAnswer"),
     "/api/v2/runtimes": ("Piston: the languages.", "", "Runtimes"),
+    "/": ("This list, as text.", "", ""),
     "/v1/ping": ("SandboxFusion: whether it is there.", "", "Pong"),
     "/health": ("Whether it is there.", "", "Health"),
     "/openapi.json": ("This document.", "", "Document"),
     "/metrics": ("Of the server and its agent, for Prometheus.", "", ""),
 }
-OPEN_TO_ALL = ("/v1/ping", "/health", "/openapi.json")
+OPEN_TO_ALL = ("/", "/v1/ping", "/health", "/openapi.json")
 _KEYED = ("/v1/run", "/v1/map")
-_KINDS = {"/v1/map": "application/x-ndjson", "/metrics": "text/plain"}
+_KINDS = {"/v1/map": "application/x-ndjson", "/": "text/plain", "/metrics": "text/plain"}
 _REFUSALS = {
     400: "the body is not JSON",
     401: "the key is missing or not known",
@@ -266,12 +268,27 @@ _REFUSALS = {
     503: "Hutch failed, and the program certainly did not run; Retry-After",
     504: "there was no room in time; Retry-After",
 }
+_EXAMPLE = """\
+curl -s http://THIS/run_code -H 'Content-Type: application/json' \\
+  -d '{"code": "print(6 * 7)", "language": "python"}'
+"""
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     "description": "Asking again under it gives the first answer, and runs nothing twice.",
 }
+
+
+def index() -> str:
+    """For whoever opens it in a browser, or asks by curl."""
+    from hutch import __version__
+
+    lines = [f"hutch serve {__version__}", ""]
+    for path, (summary, body, _) in ROUTES.items():
+        lines.append(f"{'POST' if body else 'GET ':4} {path:17} {summary}")
+    lines += ["", "All fields of requests and answers: /openapi.json", "", _EXAMPLE]
+    return "\n".join(lines)
 
 
 def document() -> dict[str, Any]:

@@ -49,7 +49,7 @@ class OwnProtocol:
         works: Works,
         answers: Shares,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._runner = runner
         self._queue = queue
         self._keys = keys
@@ -59,7 +59,7 @@ class OwnProtocol:
 
     async def run(self, asked: Asked, key: str) -> Answer:
         """Raises Refused, Full, TooLate, SandboxError."""
-        job = job_of(asked.body, self._settings)
+        job = job_of(asked.body, self.settings)
         runs_as = self._labelled(asked.client, asked.body.get("labels"))
         if not key:
             return answer_of(await self._outcome(job, asked.client, runs_as))
@@ -69,7 +69,7 @@ class OwnProtocol:
     def map(self, asked: Asked, key: str) -> AsyncGenerator[bytes, None]:
         """Lines of `{"index": …, "outcome": …}`. Raises Refused."""
         client = asked.client
-        jobs, ordered = jobs_of(asked.body, self._settings)
+        jobs, ordered = jobs_of(asked.body, self.settings)
         runs_as = self._labelled(client, asked.body.get("labels"))
         request = request_hash("/v1/map", asked.body)
         if key:  # its items have keys of their own
@@ -99,7 +99,7 @@ class OwnProtocol:
             return self._works.begin(one(index), asked.room)
 
         async def lines() -> AsyncGenerator[bytes, None]:
-            found = in_flight(len(jobs), begin, ordered, self._settings.concurrency)
+            found = in_flight(len(jobs), begin, ordered, self.settings.concurrency)
             with unsent:
                 try:
                     async for line in found:
@@ -146,15 +146,15 @@ class OwnProtocol:
             return client
         own = dict(client.labels)
         for name in labels:
-            if name in self._settings.tenant_labels and labels[name] != own.get(name):
+            if name in self.settings.tenant_labels and labels[name] != own.get(name):
                 raise Refused(422, f"labels may not set {name!r}, which chooses a tenant")
         now = asyncio.get_running_loop().time()
         known = self._labels.setdefault(client, {})
         pairs = tuple(sorted({**labels, **own}.items()))
-        if pairs not in known and len(known) >= self._settings.label_sets:
+        if pairs not in known and len(known) >= self.settings.label_sets:
             for old in [one for one, used in known.items() if used < now - _LABELS_IDLE_SEC]:
                 del known[old]
-        if pairs not in known and len(known) >= self._settings.label_sets:
+        if pairs not in known and len(known) >= self.settings.label_sets:
             raise Refused(
                 422,
                 f"labels has had {len(known)} values of late, each with workers of its own: use "

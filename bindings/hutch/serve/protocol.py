@@ -2,9 +2,10 @@
 """uvicorn's reader of HTTP, with bounds for who sends or reads slowly, or sends endless headers.
 
 A connection is half open from its first moment, or from the first byte of a further request, until
-that request is there whole. Only so many are; the one that has been for longest makes room. Of the
-requests that a connection sends without waiting for answers, some are read, and the rest when
-those before them are answered.
+that request is there whole. Only so many are; the one that has been for longest makes room. So it
+does for a new connection where there are too many of its peer, or in all; if none is half open, the
+new one is refused. Of the requests that a connection sends without waiting for answers, some are
+read, and the rest when those before them are answered.
 """
 
 from __future__ import annotations
@@ -20,16 +21,29 @@ from hutch.serve.figures import Figures
 from hutch.serve.settings import Settings
 
 _MOST_HEADERS = 64 << 10  # bytes; likewise of trailers, and of what describes one chunk of a body
+_MOST_LINES = 100  # of headers
 _MOST_PIPELINED = 16  # and what else is in the part that is read
 _PART = 1 << 10  # bytes of what may be requests
 _GRACE_SEC = 5.0  # the application says 408 before the connection is closed
 _CLOSED = b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LATE = 408, b"HTTP/1.1 408 Request Timeout" + _CLOSED
 _TOO_LARGE = 431, b"HTTP/1.1 431 Request Header Fields Too Large" + _CLOSED
+_TOO_MANY = 503, b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1" + _CLOSED
+_KEPT_BACK = 64  # descriptors that no connection takes, beside those of calls
+_OF_A_CALL = 8
 
 # Of this process; half-open ones with the oldest first.
 connections: set[Protocol] = set()
 half_open: dict[Protocol, None] = {}
+_peers: dict[str, _Peer] = {}
+
+
+class _Peer:
+    """One address, or all of a Unix socket. Its half-open connections, with the oldest first."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.half_open: dict[Protocol, None] = {}
 
 
 def pipelined() -> int:
@@ -44,17 +58,23 @@ class Protocol(HttpToolsProtocol):
         figures: Figures = self.config.loaded_app.state.figures
         self._changed = figures.changed
         self._count = figures.count
-        self._most_half_open = _most_half_open(self._settings)
+        self._most = most_connections(self._settings)
+        self._most_half_open = max(1, min(self._settings.half_open, 3 * self._most // 4))
+        self._peer: _Peer | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._reader_deadline: asyncio.TimerHandle | None = None
         self._header_bytes = 0  # since the last byte of a body
         self._in_headers = False
+        self._has_too_many_lines = False
         self._unread = bytearray()
         self._body_left = 0  # bytes of the body that comes, if its length was given
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport, self._unread)
+        address = self.client[0] if self.client else ""
+        self._peer = _peers.setdefault(address, _Peer())
+        self._peer.connections += 1
         connections.add(self)
         self._changed()
         self._begin()
@@ -63,6 +83,10 @@ class Protocol(HttpToolsProtocol):
         connections.discard(self)
         self._changed()
         self._whole()
+        if self._peer is not None:
+            self._peer.connections -= 1
+            if not self._peer.connections:
+                _peers.pop(self.client[0] if self.client else "", None)
         self.resume_writing()
         super().connection_lost(exc)
 
@@ -105,6 +129,9 @@ class Protocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_headers:  # and no trailer, which nobody reads
+            if len(self.headers) == _MOST_LINES:
+                self._has_too_many_lines = True
+                raise ValueError  # which ends the parser
             super().on_header(name, value)
             if name.lower() == b"content-length" and value.isdigit():
                 self._body_left = int(value[:18])
@@ -140,12 +167,26 @@ class Protocol(HttpToolsProtocol):
         self._in_headers = True
         self._header_bytes = 0
         half_open[self] = None
+        if self._peer is not None:
+            self._peer.half_open[self] = None
         self._arm(self._settings.header_sec)
-        if len(half_open) > self._most_half_open:
-            next(iter(half_open))._abort()
+        if self._peer is not None and self._peer.connections > max(1, self._most // 2):
+            self._make_room(self._peer.half_open)
+        elif len(connections) > self._most or len(half_open) > self._most_half_open:
+            self._make_room(half_open)
+
+    def _make_room(self, others: dict[Protocol, None]) -> None:
+        """By the oldest of these, which may be this one."""
+        oldest = next(iter(others))
+        if oldest is self:
+            self._refuse(*_TOO_MANY)
+        else:
+            oldest._abort()
 
     def _whole(self) -> None:
         half_open.pop(self, None)
+        if self._peer is not None:
+            self._peer.half_open.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -156,8 +197,11 @@ class Protocol(HttpToolsProtocol):
         self._deadline = self.loop.call_later(seconds, self._refuse, *_TOO_LATE)
 
     def send_400_response(self, msg: str) -> None:
-        self._count(400)
-        super().send_400_response(msg)
+        if self._has_too_many_lines:
+            self._refuse(*_TOO_LARGE)
+        else:
+            self._count(400)
+            super().send_400_response(msg)
 
     def _refuse(self, status: int, answer: bytes) -> None:
         started = self.cycle is not None and not self.cycle.response_complete
@@ -184,10 +228,11 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-def _most_half_open(settings: Settings) -> int:
-    """Half of the descriptors at the most, so that as many are left for others."""
+def most_connections(settings: Settings) -> int:
+    """As many descriptors are left for what its calls need."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(settings.half_open, max(1, most // 2))
+    left = most - _KEPT_BACK - _OF_A_CALL * settings.concurrency
+    return min(settings.connections, max(1, left, most // 2))
 
 
 def raise_descriptors() -> None:

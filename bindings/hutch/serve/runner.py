@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import time
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hutch._outcome import Outcome
-from hutch._program import Program, function, with_source
+from hutch._program import Program, _given, fetched_aio, function, with_source
+from hutch._program_files import Wanted
+from hutch.serve import fields
 from hutch.serve.gate import Refused
 from hutch.serve.settings import Client, Settings
 from hutch.serve.works import outcome_of
@@ -18,8 +21,8 @@ from hutch.serve.works import outcome_of
 if TYPE_CHECKING:
     from hutch._sandbox import SandboxedFunction
 
-# As text, since this module is not inside. The program is a child: what it leaves can be read
-# however it ends.
+# On a rung that keeps no files of a process that has ended: the program is a child. As text, since
+# this module is not inside.
 _WITH_FILES = """
 import os
 import subprocess
@@ -37,7 +40,7 @@ def run(words, files, stdin, args, fetch, timeout, most):
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-            return None, {}
+            child.returncode = None
     found = {}
     for path in fetch:
         try:
@@ -52,6 +55,8 @@ def run(words, files, stdin, args, fetch, timeout, most):
 """
 _PYTEST = "import sys, pytest\nsys.exit(pytest.main(['-q', *sys.argv[1:], {name!r}]))\n"
 _LATER_SEC = 2.0  # for what it left to be read
+KEEP_FILES = ("cell", "container")  # rungs, of a program that has ended
+MOST_RESULT_MB = 512  # of what may come out of a cell at once
 _LEAST_SEC = 0.001  # of a time limit
 _REMEMBERED = 256  # sets of keywords
 T = TypeVar("T")
@@ -64,7 +69,7 @@ class Job:
     source: str
     timeout_sec: float
     memory_mb: int
-    language: str = "python"  # or "pytest", "bash", or "nodejs", of which nothing is fetched
+    language: str = "python"  # or "pytest", "bash", "nodejs"
     stdin: str | bytes | None = None
     args: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
@@ -107,7 +112,11 @@ class Runner:
             files[name] = source.encode()
             source = _PYTEST.format(name=name)
         begun = time.monotonic()
-        if job.fetch:
+        if job.fetch and settings.isolation in KEEP_FILES:
+            keywords["result_mb"] = min(settings.body_mb, MOST_RESULT_MB)
+            program = self._program(job.language, source, keywords)
+            outcome = await fetched_aio(program, _wanted(job), _given(job.args, job.stdin, files))
+        elif job.fetch:
             outcome = await self._run_with_files(job, source, files, keywords)
         else:
             program = self._program(job.language, source, keywords)
@@ -201,7 +210,9 @@ def keywords_of(
 
 def _ended(outcome: Outcome[Any], job: Job, took: float) -> Ended:
     wall = outcome.usage.wall_sec if outcome.usage is not None else 0.0
+    found = {path: outcome.files.get(fields.path(path, "")) for path in job.fetch}
     ended = Ended(outcome, stdout=outcome.stdout, stderr=outcome.stderr, seconds=wall or took)
+    ended.files = {path: content for path, content in found.items() if content is not None}
     if outcome.status == "fault":
         ended.fault = str(outcome.exception())
     elif outcome.status == "limit":
@@ -209,7 +220,7 @@ def _ended(outcome: Outcome[Any], job: Job, took: float) -> Ended:
         ended.stderr += f"the program hit its limit: {ended.limit}\n"
     elif outcome.signal is not None:
         ended.exit_code = -outcome.signal
-    elif job.fetch and outcome.status == "returned":
+    elif type(outcome.value) is tuple:
         ended.exit_code, ended.files = _of_files(outcome.value, job)
         if ended.exit_code is None:
             ended.limit = "time"
@@ -218,6 +229,12 @@ def _ended(outcome: Outcome[Any], job: Job, took: float) -> Ended:
         if outcome.error is not None:
             ended.stderr += outcome.error.traceback
     return ended
+
+
+def _wanted(job: Job) -> Wanted:
+    """Its paths, which are no patterns."""
+    patterns = [glob.escape(fields.path(one, "fetch_files")) for one in job.fetch]
+    return Wanted(patterns, all_of_them=False, patience_sec=_LATER_SEC)
 
 
 def _of_files(value: Any, job: Job) -> tuple[int | None, dict[str, bytes]]:

@@ -8,8 +8,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields as dataclass_fields, replace
+from functools import cached_property
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 from hutch._options.options import NORMAL
 
@@ -17,6 +19,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Network: TypeAlias = Union[IPv4Network, IPv6Network]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -40,7 +44,8 @@ class Settings:
     port: int = 8080
     socket: str = ""  # the path of a Unix socket, in place of host and port
     workers: int = 1  # processes
-    hosts: tuple[str, ...] = ()  # names in the Host header, beside those of the loopback
+    hosts: tuple[str, ...] = ()  # names in the Host header, beside addresses and this machine's own
+    allow_from: tuple[str, ...] = ()  # networks of peers that need no key, as 10.0.0.0/8
     origins: tuple[str, ...] = ()  # web pages that may ask
     dependencies: tuple[str, ...] = ()  # of the programs
     isolation: str = "cell"
@@ -56,12 +61,14 @@ class Settings:
     body_sec: float = 30.0  # to send it
     header_sec: float = 10.0  # to send what goes before it
     answer_sec: float = 60.0  # for the client to take some of its answer
-    half_open: int = 4096  # connections whose request is not there whole, in each process
+    connections: int = 8192  # in each process; at the most half of them of one peer
+    half_open: int = 6144  # of these, whose request is not there whole
     files: int = 10_000  # in one request
     drain_sec: float = 30.0  # for requests that run when the server is asked to end
     kept: int = 100_000  # idempotency keys of each client
     kept_mb: int = 64  # their answers
     kept_sec: float = 3600.0  # for how long
+    log_requests: bool = False  # a line for each
     label_sets: int = 16  # different labels of requests, of each client: each has its workers
     operators: tuple[str, ...] = ()  # tenants that see what all of them do, in /metrics
     keys: tuple[tuple[bytes, Client], ...] = ()  # SHA-256 of each key
@@ -71,11 +78,27 @@ class Settings:
     def address(self) -> str:
         return os.path.abspath(self.socket) if self.socket else f"{self.host}:{self.port}"
 
+    def with_askers_of(self, other: Settings) -> Settings:
+        """Who may ask, as the other says. A tenant of which only the key is another stays the same
+        Client.
+        """
+        known = {(one.name, one.labels, one.share): one for _, one in self.keys}
+        keys = tuple(
+            (digest, known.get((one.name, one.labels, one.share), one))
+            for digest, one in other.keys
+        )
+        return replace(self, keys=keys, **{name: getattr(other, name) for name in _OF_ASKERS})
+
+    @cached_property
+    def networks(self) -> tuple[Network, ...]:
+        return tuple(map(ip_network, self.allow_from))
+
     @property
     def is_local(self) -> bool:
         return bool(self.socket) or self.host in LOOPBACK
 
 
+_OF_ASKERS = ("tenant_labels", "operators", "origins", "hosts", "allow_from")
 _KEYS = {one.name for one in dataclass_fields(Settings)} - {"keys", "tenant_labels"}
 
 
@@ -94,13 +117,26 @@ def read(path: Path | None = None, **given: Any) -> Settings:
     names = {name for one in tenants.values() for name in one.get("labels", {})}
     settings = replace(Settings(), **values, keys=keys, tenant_labels=tuple(sorted(names)))
     NORMAL.changed({"isolation": settings.isolation})  # refuses an unknown one before it serves
+    if settings.isolation == "shared":
+        raise ValueError(
+            f'{path}: isolation in [serve] is "cell", "container" or "gvisor": "shared" keeps '
+            "nothing of one client from the next"
+        )
     for name in settings.operators:
         if name not in {client.name for _, client in keys}:
             raise ValueError(f"{path}: operators in [serve] has {name!r}, which has no key")
-    if not settings.is_local and not settings.keys:
+    for one in settings.allow_from:
+        try:
+            ip_network(one)
+        except ValueError as error:
+            raise ValueError(
+                f"allow_from has {one!r}, which is no network such as 10.0.0.0/8: {error}"
+            ) from None
+    if not (settings.is_local or settings.keys or settings.allow_from):
         raise ValueError(
             f"any client of {settings.host} could run programs: give each client a key in "
-            f"{path}, as key = in [tenants.NAME], or serve on 127.0.0.1 or a Unix socket"
+            f"{path}, as key = in [tenants.NAME]; or say which networks need none, with "
+            "--allow-from; or serve on 127.0.0.1 or a Unix socket"
         )
     return settings
 
@@ -126,7 +162,8 @@ def checked(table: Mapping[str, Any], path: Path | str) -> dict[str, Any]:
         elif kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            known = {tuple: "a list of texts", str: "a text", int: "a whole number"}
+            known = {tuple: "a list of texts", str: "a text", int: "a whole number",
+                     bool: "true or false"}  # fmt: skip
             raise ValueError(f"{path}: {name} in [serve] takes {known.get(kind, 'a number')}")
         if kind in (int, float) and value <= 0:
             raise ValueError(f"{path}: {name} in [serve] must be above 0")
