@@ -17,7 +17,7 @@ from hypothesis import given, settings as how, strategies as st
 from starlette.requests import Request
 
 from hutch import _strict_json
-from hutch.serve import fields, fusion, own, piston
+from hutch.serve import fields, fusion, own, piston, sessions
 from hutch.serve.body import Asked, Bodies, parsed
 from hutch.serve.gate import Refused
 from hutch.serve.runner import Job
@@ -200,9 +200,10 @@ def test_the_document_has_every_route_and_every_field() -> None:
         found: dict[str, Any] = schemas[body["schema"]["$ref"].rpartition("/")[2]]["properties"]
         return found
 
-    full = {"code": "1", "language": "python", "cells": ["1"]}
+    full = {"code": "1", "language": "python", "cells": ["1"], "scripts": ["1"]}
     read = Recorded(full)
     fusion.job_of(read, SETTINGS)
+    fusion.patience_sec(read)
     assert read.asked == properties("/run_code").keys()
     read = Recorded({"language": "python", "files": [{"content": "1"}]})
     piston.job_of(read, SETTINGS)
@@ -210,19 +211,23 @@ def test_the_document_has_every_route_and_every_field() -> None:
     assert set(own.RUN_FIELDS) == properties("/v1/run").keys()
     assert set(own.MAP_FIELDS) == properties("/v1/map").keys()
     assert set(own.ITEM_FIELDS) == properties("/v1/map")["items"]["items"]["properties"].keys()
+    assert set(sessions.OPEN_FIELDS) == properties("/v1/sessions").keys()
+    assert set(sessions.EXEC_FIELDS) == properties("/v1/sessions/{id}/exec").keys()
+    assert set(sessions.BASH_FIELDS) == properties("/v1/sessions/{id}/bash").keys()
     for path, names in (("/run_jupyter", "_run_jupyter"), ("/execute_batch", "_execute_batch")):
-        read = Recorded()
+        read = Recorded(full)
         asyncio.run(answered(names, read))
         assert read.asked == properties(path).keys()
 
 
 async def answered(name: str, body: dict[str, Any]) -> None:
     """Of a server at whose place nothing runs."""
+    from hutch import Outcome
     from hutch.serve import notebook
     from hutch.serve.app import Server
 
     async def run_nothing(*given: Any) -> Any:
-        return notebook.Ran()
+        return notebook.Ran([Outcome("returned")])
 
     runs = notebook.run_cells
     notebook.run_cells = run_nothing
@@ -253,9 +258,9 @@ def test_the_page_names_every_route_field_and_setting() -> None:
     page = (Path(__file__).parents[1] / "docs" / "serve.md").read_text()
     words = set(re.findall(r"[\w.]+", page))
     for path, (_, body, answer) in openapi.ROUTES.items():
-        assert f" {path}`" in page, path
+        assert re.search(f"[ `]{re.escape(path)}`", page), path
         for schema in (body, answer):
-            if schema not in ("Outcome", "Document"):  # have pages of their own
+            if schema not in ("Outcome", "Document"):  # which other pages have
                 missing = set(openapi.SCHEMAS.get(schema, {}).get("properties", ())) - words
                 assert not missing, (path, missing)
     assert not _KEYS - words

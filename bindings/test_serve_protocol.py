@@ -136,12 +136,13 @@ def served(settings: Settings, play: Any) -> None:
             return one, transport
 
         try:
-            play(connect)
+            await (play(connect) or pause())
         finally:
             for one in made:
                 if one in protocol.connections:
                     one.connection_lost(None)
         assert not protocol.connections and not protocol.half_open and not protocol._peers
+        assert not protocol._idle
         await pause()
 
     asyncio.run(main())
@@ -171,6 +172,24 @@ def test_of_a_peer_whose_requests_all_run_the_next_connection_is_refused() -> No
         last.connection_lost(None)
         busy[0][0].connection_lost(None)
         assert not connect("10.0.0.2")[1].ended
+
+    served(Settings(connections=8), play)
+
+
+def test_of_a_peer_whose_connections_are_idle_the_oldest_makes_room() -> None:
+    async def play(connect: Any) -> None:
+        idle = [connect("10.0.0.2") for _ in range(4)]
+        for one, transport in idle:
+            one.data_received(PING)
+            await answered(one)
+            assert transport.written.endswith(b"x")
+        idle[0][0].data_received(PING)  # and is not idle any more
+        connect("10.0.0.2")
+        assert [one.ended for _, one in idle] == ["", "aborted", "", ""]
+
+    async def answered(one: Protocol) -> None:
+        one.app.turns.release()
+        await pause()
 
     served(Settings(connections=8), play)
 

@@ -197,3 +197,53 @@ def test_one_that_is_cancelled_as_its_turn_comes_gives_it_on() -> None:
         assert rig.queue.running == 0
 
     run(main)
+
+
+def test_at_its_end_who_waits_and_who_comes_is_too_late_and_who_runs_goes_on() -> None:
+    async def main() -> None:
+        rig = Rig(concurrency=2)
+        first, second = await rig.ask(LONG, 2)
+        waiting = [*await rig.ask(LONG, 3), *await rig.ask(SHORT, 2)]
+        runs = [one for one in waiting if not one.done()]
+        rig.queue.end()
+        await settle()
+        late = [one for one in runs if one.done() and isinstance(one.exception(), TooLate)]
+        assert len(late) >= 4 and rig.queue.waiting == 0
+        [last] = await rig.ask(SHORT)
+        assert isinstance(last.exception(), TooLate)
+        assert not first.done() and not second.done()
+        while rig.ends:
+            await rig.end(rig.ends[0][0])
+        assert rig.queue.running == 0 and first.done() and second.done()
+
+    run(main)
+
+
+def test_a_request_waits_no_longer_than_it_may() -> None:
+    async def main() -> None:
+        queue = FairQueue(1, 10, 60)
+        async with queue.turn(LONG):
+            with pytest.raises(TooLate):
+                async with queue.turn(LONG, patience_sec=0.01):
+                    pass
+        assert queue.running == queue.waiting == 0
+
+    run(main)
+
+
+def test_a_turn_that_is_given_as_the_queue_ends_is_given_back() -> None:
+    async def main() -> None:
+        rig = Rig(concurrency=1)
+        [first] = await rig.ask(LONG)
+        [second] = await rig.ask(LONG)
+        rig.ends.pop()[1].set()
+        await asyncio.sleep(0)  # it leaves: the second one's turn has come, which does not know yet
+        await asyncio.sleep(0)
+        rig.queue.end()
+        await settle()
+        if rig.ends:
+            rig.ends.pop()[1].set()
+            await settle()
+        assert first.done() and second.done() and rig.queue.running == rig.queue.waiting == 0
+
+    run(main)

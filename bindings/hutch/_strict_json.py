@@ -6,6 +6,7 @@ thread.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 # An empty list takes 64 bytes of memory for 3 of the text, and time: so they are counted first.
@@ -16,14 +17,18 @@ _FEW_VALUES = 1000
 _OF_A_VALUE = 100  # bytes of memory, beside those of texts; an object with one field has two
 
 
-def parsed(data: bytes) -> dict[str, Any]:
-    """An object whose fields are each there once, of at most so many values and levels. Raises
+def parsed(
+    data: bytes, most_values: int = MOST_VALUES, most_digits: int | None = None
+) -> dict[str, Any]:
+    """An object whose fields are each there once, of at most so many values and levels, whose whole
+    numbers have at most so many digits, of which reading takes the time of their square. Raises
     ValueError, whose text goes on after "the body", or whatever the data is.
     """
-    if sum(map(data.count, _SEPARATORS)) > MOST_VALUES and _values(data) > MOST_VALUES:
-        raise ValueError(f"holds more than {MOST_VALUES} values")
+    if sum(map(data.count, _SEPARATORS)) > most_values and _values(data) > most_values:
+        raise ValueError(f"holds more than {most_values} values")
     try:
-        found = _DECODER.decode(data.decode())
+        decoder = _DECODER if most_digits is None else _decoder(data, most_digits)
+        found = decoder.decode(data.decode())
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8, at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
@@ -81,3 +86,15 @@ def _refuse(constant: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse)
+
+
+def _decoder(data: bytes, most_digits: int) -> json.JSONDecoder:
+    if re.search(rb"[0-9]{%d}" % most_digits, data) is None:
+        return _DECODER
+
+    def whole(text: str) -> int:
+        if len(text) > most_digits:
+            raise ValueError(f"a number has more than {most_digits} digits")
+        return int(text)
+
+    return json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse, parse_int=whole)

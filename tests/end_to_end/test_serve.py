@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from typing import Any
 import httpx
 import pytest
 from leaving_client import asked
-from support import until
+from support import GVISOR, until
 
+import hutch
 from hutch.serve import settings as serve_settings
 
 Serving = Callable[..., AbstractContextManager[tuple[str, "subprocess.Popen[str]"]]]
@@ -203,6 +205,10 @@ def test_execute_batch(client: httpx.Client) -> None:
     assert good["execution"]["logs"]["stdout"] == ["said\n"]
     assert bad["execution"]["error"]["name"] == "ZeroDivisionError"
     assert slow == {"execution": None, "exception_str": "the script took too long"}
+    assert good["text"] == "0.5" and "text" not in bad  # which the router for Morph has
+    mixed = {"scripts": ["print(4)", "x"], "languages": ["python", "javascript"]}
+    python, other = client.post("/execute_batch", json=mixed).json()
+    assert python["text"] == "4\n" and "'javascript' is not supported" in other["exception_str"]
     refused = client.post("/execute_batch", json={"scripts": scripts, "languages": ["python"]})
     assert refused.status_code == 422 and "1 languages for 3 scripts" in refused.text
 
@@ -227,14 +233,201 @@ def test_pistons_encodings_and_versions(client: httpx.Client) -> None:
     data = {"name": "d", "content": "ff00", "encoding": "hex"}
     text = base64.b64encode(b"print(open('d', 'rb').read())").decode()
     program = {"content": text, "encoding": "base64"}
-    for version in ("*", "3", "3.x", "3.10.0", "^3.9"):
+    for version in ("*", "3", "3.x", "3.10.0", "^3.9", ">=3.9.0", "v3.10.0", ">2 <4", "2||3.X"):
         run = execute(version=version, files=[program, data]).json()["run"]
         assert (run["code"], run["stdout"]) == (0, "b'\\xff\\x00'\n")
-    for version in ("2.7", "", "30", "x", ">=3 <2"):
+    for version in ("2.7", "", "30", "y", ">=3 <2", "<3", ">=4", "||", "3; 4"):
         refused = execute(version=version, files=[program, data])
         assert refused.status_code == 400 and "runtime is unknown" in refused.text
     for wrong in ({**program, "encoding": "hex"}, {**data, "encoding": "rot13"}, data):
         assert execute(files=[wrong]).status_code == 400
+
+
+def test_piston_says_how_a_program_ended(client: httpx.Client) -> None:
+    ends = {
+        "print(1)": (0, None, None, None),
+        "import sys; sys.exit(3)": (3, None, "RE", "Exited with error status 3"),
+        "import os; os.kill(os.getpid(), 11)": (None, "SIGSEGV", "SG", "Caught fatal signal 11"),
+    }
+    for source, end in ends.items():
+        body = {"language": "python", "version": "*", "files": [{"content": source}]}
+        run = client.post("/api/v2/execute/", json=body).json()["run"]  # with a slash, as some do
+        assert (run["code"], run["signal"], run["status"], run["message"]) == end
+    named = [{"content": "import file1"}, {"name": "", "content": "print(5)"}]
+    named[1]["name"] = ""  # is no name
+    body = {"language": "python", "version": "*", "files": named}
+    assert client.post("/api/v2/execute", json=body).json()["run"]["code"] == 1  # it is `file1`
+    body["files"][0]["content"] = "exec(open('file1').read())"
+    assert client.post("/api/v2/execute", json=body).json()["run"]["stdout"] == "5\n"
+    wrong = client.post("/api/v2/execute", json={**body, "args": 5})
+    assert wrong.status_code == 400 and "args" in wrong.json()["message"]
+
+
+def test_what_is_cut_is_told(run_code: Any, client: httpx.Client) -> None:
+    found = run_code(code="print('x' * 2_000_000)")["run_result"]
+    assert found["stdout_truncated"] and not found["stderr_truncated"]
+    body = {"language": "python", "files": [{"content": "print('x' * 2_000_000)"}]}
+    run = client.post("/api/v2/execute", json=body).json()["run"]
+    assert run["stdout_truncated"] and not run["stderr_truncated"] and run["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/run_jupyter", {}), ("/run_jupyter", {"cells": ["1"], "kernel": "ir"}),
+     ("/execute_batch", {}), ("/run_code", {}), ("/v1/run", {}), ("/v1/map", {})],
+)  # fmt: skip
+def test_a_request_without_what_it_asks_for_is_wrong(
+    client: httpx.Client, path: str, body: Any
+) -> None:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 422 and answer.json()["status"] == "SandboxError"
+
+
+@pytest.mark.parametrize("isolation", ["cell", GVISOR])
+def test_nothing_that_a_program_prints_is_on_the_servers_own_output(
+    serving: Serving, isolation: str
+) -> None:
+    """A client could write its log, or fill a pipe that nobody reads."""
+    marks = "import sys; print('mark'); print('mark', file=sys.stderr); open('a', 'w')"
+    bodies = {
+        "/run_code": [{"code": marks}, {"code": marks, "fetch_files": ["a"]}],
+        "/run_jupyter": [{"cells": [marks, f"display('mark')\n{marks}"]}],
+        "/execute_batch": [{"scripts": [marks]}],
+        "/api/v2/execute": [{"language": "python", "files": [{"content": marks}]}],
+        "/v1/run": [{"source": marks}],
+    }
+    with serving("--isolation", isolation) as (url, server), httpx.Client(timeout=120) as client:
+        for path, those in bodies.items():
+            for body in those:
+                answer = client.post(f"{url}{path}", json=body)
+                assert answer.status_code == 200 and "mark" in answer.text
+        session = client.post(f"{url}/v1/sessions", json={}).json()["id"]
+        for verb in ("exec", "bash"):
+            code = {"code": marks if verb == "exec" else "echo mark"}
+            assert "mark" in client.post(f"{url}/v1/sessions/{session}/{verb}", json=code).text
+        server.terminate()
+        assert server.stderr is not None and "mark" not in server.stderr.read()
+
+
+def test_a_fault_that_may_have_run_is_500_on_every_route(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And tells others than this machine's user nothing of the host."""
+    import asyncio
+
+    from hutch.serve.app import make_app
+
+    said = "no agent on /var/lib/secret/agent.sock"
+    bodies = {
+        "/run_code": {"code": "1"},
+        "/run_code?": {"code": "1", "fetch_files": ["x"]},
+        "/run_jupyter": {"cells": ["1"]},
+        "/api/v2/execute": {"language": "python", "files": [{"content": "1"}]},
+        "/v1/run": {"source": "1"},
+        "/v1/map": {"items": [{"source": "1"}]},
+        "/execute_batch": {"scripts": ["1"]},
+    }
+
+    def failing(may_have_run: bool) -> Any:
+        async def fail(*given: Any, **named: Any) -> Any:
+            raise hutch.AgentUnavailable(said, may_have_run=may_have_run)
+
+        return fail
+
+    async def statuses(settings: serve_settings.Settings, ran: bool) -> dict[str, Any]:
+        for place in ("runner.outcome_of", "runner.fetched_aio", "notebook.run_cells"):
+            monkeypatch.setattr(f"hutch.serve.{place}", failing(ran))
+        transport = httpx.ASGITransport(make_app(settings), client=("10.0.0.9", 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.1") as client:
+            found = {}
+            for path, body in bodies.items():
+                found[path] = await client.post(path, json=body)
+            return found
+
+    open_to_others = serve_settings.Settings(host="0.0.0.0", allow_from=("10.0.0.0/8",))
+    for ran, status in ((True, 500), (False, 503)):
+        for path, answer in asyncio.run(statuses(open_to_others, ran)).items():
+            streamed = path in ("/v1/map", "/execute_batch")  # whose faults are each item's own
+            assert answer.status_code == (200 if streamed else status), path
+            assert "secret" not in answer.text and "AgentUnavailable" in answer.text, path
+            assert ("retry-after" in answer.headers) == (status == 503 and not streamed)
+    own = serve_settings.Settings(allow_from=("10.0.0.0/8",))
+    for answer in asyncio.run(statuses(own, True)).values():
+        assert "secret" in answer.text
+
+
+WRONG_FLAGS = {
+    ("--timeout-sec", "-5"): "timeout_sec in [serve] must be above 0",
+    ("--workers", "-2"): "workers in [serve] must be above 0 and at most 128",
+    ("--workers", "100000"): "workers in [serve] must be above 0 and at most 128",
+    ("--concurrency", "0"): "concurrency in [serve] must be above 0",
+    ("--memory-mb", "1"): "memory_mb in [serve] must be above 63",
+    ("--port", "99999"): "port in [serve] must be above -1 and at most 65535",
+    ("--set", "header_sec=nan"): "header_sec in [serve] must be above 0",
+    ("--set", "drain_sec=inf"): "drain_sec in [serve] must be above 0",
+    ("--set", "workers=1000"): "workers in [serve] must be above 0 and at most 128",
+    ("--set", "queue=0"): "queue in [serve] must be above 0",
+    ("--set", "allow_network=['http://x y']"): "http://x y",
+    ("--with", "num py"): "num py",
+    ("--set", "files='x'"): "files in [serve] takes a whole number",
+}
+
+
+@pytest.mark.parametrize("flags", WRONG_FLAGS, ids=" ".join)
+def test_a_wrong_flag_is_refused_before_it_serves(flags: tuple[str, str]) -> None:
+    command = [sys.executable, "-m", "hutch", "serve", "--socket", "/nowhere/s", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "serving on" not in done.stderr
+    assert WRONG_FLAGS[flags] in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_socket_goes_with_its_server_and_is_no_file_of_yours(
+    serving: Serving, tmp_path: Path
+) -> None:
+    place = tmp_path / "socket"
+    with serving("--socket", str(place)) as (_, server):
+        transport = httpx.HTTPTransport(uds=str(place))
+        with httpx.Client(transport=transport, base_url="http://x") as client:
+            assert client.get("/health").status_code == 200
+        server.terminate()
+        assert server.wait(20) == 0
+    assert not place.exists()
+    place.write_text("mine")
+    command = [sys.executable, "-m", "hutch", "serve", "--socket", str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "it is there, and no socket" in done.stderr and place.read_text() == "mine"
+
+
+def test_its_processes_end_with_their_parent(serving: Serving) -> None:
+    with serving("--workers", "2") as (url, server):
+        until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        until(lambda: sum(map(waits_for_events, children)) == 2)  # and so each has begun
+        serve = [one for one in children if waits_for_events(one)]
+        server.kill()
+        until(lambda: not any(Path(f"/proc/{one}").exists() for one in serve))
+
+
+def waits_for_events(pid: str) -> bool:
+    names = (os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+    return "anon_inode:[eventpoll]" in names
+
+
+def test_at_its_end_who_waits_is_refused_and_who_runs_is_told(serving: Serving) -> None:
+    """So that nobody takes it for an answer: one may ask another server, and one may not."""
+    flags = ("--concurrency", "1", "--set", "drain_sec=1", "--timeout-sec", "100")
+    with serving(*flags) as (url, server):
+        long = {"code": "import time; time.sleep(90)", "run_timeout": 100}
+        with ThreadPoolExecutor(2) as threads, httpx.Client(base_url=url) as client:
+            runs = threads.submit(httpx.post, f"{url}/run_code", json=long, timeout=60)
+            until(lambda: running(client) == 1)
+            waits = threads.submit(httpx.post, f"{url}/run_code", json=long, timeout=60)
+            until(lambda: "hutch_serve_waiting 1" in client.get("/metrics").text)
+            server.terminate()
+            assert waits.result().status_code == 504 and "retry-after" in waits.result().headers
+            answer = runs.result()
+            assert answer.status_code == 500 and "may have run" in answer.json()["message"]
+        assert server.wait(30) == 0
 
 
 def test_the_whole_outcome(client: httpx.Client) -> None:
@@ -257,10 +450,15 @@ def test_no_web_page_reaches_it(client: httpx.Client) -> None:
     ):
         assert client.post("/run_code", json=body, headers={"host": host}).status_code == 421
     assert client.get("/v1/ping", headers={"host": "[::1]:8080"}).status_code == 200
-    assert client.get("/v1/ping/", headers={"host": "rebound.example.org"}).status_code == 404
+    for path in ("/v1/ping/", "/none", "/run_code"):  # the last by another method
+        answer = client.get(path, headers={"host": "rebound.example.org"})
+        assert answer.status_code == 421 and "rebound" in answer.json()["message"]
     simple = {"content-type": "text/plain"}
     assert client.post("/run_code", content=b'{"code": "1"}', headers=simple).status_code == 415
-    assert client.options("/run_code").status_code == 405
+    refused = client.options("/run_code")
+    assert refused.status_code == 405 and refused.headers["allow"] == "POST"
+    missing = client.post("/none", json=body)
+    assert missing.status_code == 404 and "GET / says what is" in missing.json()["message"]
     assert "access-control-allow-origin" not in client.post("/run_code", json=body).headers
 
 

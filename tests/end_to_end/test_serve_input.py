@@ -99,11 +99,11 @@ def nested(depth: int) -> bytes:
         (b'{"code": "\xed\xa0\x80"}', 400, "not UTF-8"),
         ('{"code": "1"}'.encode("utf-16"), 400, "not UTF-8"),
         (nested(100), 400, "more than 32 deep"),
-        (nested(500_000), 400, "nested too deep"),
+        (nested(200_000), 400, "nested too deep"),
         (b'{"code": "1", "code": "2"}', 400, "twice"),
         (b'{"code": "1", "run_timeout": NaN}', 400, "not a number"),
         (b'{"code": "1", "run_timeout": ' + b"9" * 5000 + b"}", 400, "not JSON"),
-        (b'{"code": "1", "x": [' + b"[]," * 1_000_000 + b"[]]}", 400, "more than 1000000 values"),
+        (b'{"code": "1", "x": [' + b"[]," * 1_000_000 + b"[]]}", 400, "more than 250000 values"),
         (b'{"x": "' + b'\\"' * 3_000_000 + b'", "y": "' + b"[," * 3_000_000 + b'"}', 422, "code"),
         (b'{"code": "' + b"x" * (100 << 20) + b'"}', 413, "larger than 64 MiB"),
     ],
@@ -278,8 +278,8 @@ def test_bodies_of_one_client_hold_so_much_memory_and_no_more(serving: Serving) 
 
 
 def test_what_is_parsed_of_bodies_takes_room_too(serving: Serving) -> None:
-    flags = ("--concurrency", "1", "--set", "bodies_mb=32", "--set", "queue_sec=5")
-    wide = {**GOOD, "more": [{"a": 1}] * 200_000}  # 2 MB of text
+    flags = ("--concurrency", "1", "--set", "bodies_mb=20", "--set", "queue_sec=5")
+    wide = {**GOOD, "more": [{"a": 1}] * 110_000}  # 1 MB of text
     with serving(*flags) as (url, _), httpx.Client(base_url=url, timeout=120) as client:
         assert client.post("/run_code", json=wide).json()["status"] == "Success"  # by itself
         body = json.dumps({**wide, "code": "import time; time.sleep(20)"}).encode()

@@ -230,7 +230,7 @@ def test_requests_do_not_choose_a_tenant_or_make_workers_without_end(tmp_path: P
     client = Client("a", (("team", "a"),))
 
     async def labelled(labels: Any) -> Any:
-        return dict(own._labelled(client, labels).labels)
+        return dict(own.labelled(client, labels).labels)
 
     async def work() -> None:
         assert await labelled({"x": "1", "team": "a"}) == {"x": "1", "team": "a"}

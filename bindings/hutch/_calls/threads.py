@@ -41,7 +41,15 @@ class CallThreads:
                 self._changed.notify()
                 return
             self._count += 1
-        threading.Thread(target=self._serve, name="hutch-call", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, name="hutch-call", daemon=True).start()
+        except RuntimeError:
+            with self._changed:
+                self._count -= 1
+                if work not in self._queue:
+                    return  # another one has taken it
+                self._queue.remove(work)
+            raise
 
     def finish(self) -> None:
         """Waits until all work is done that was given so far, and by it."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import http.client
 import io
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from hutch import _strict_json
 from hutch._errors import AgentUnavailable, SandboxBusy, SandboxError, SandboxStartupError
@@ -22,6 +23,7 @@ MOST_BYTES = 64 << 20
 TRANSFER_SEC = 300.0  # for all of a request to be sent; for an answer from its first byte on
 _AT_ONCE = 1 << 20  # bytes; the library takes memory for as many as it is asked for
 
+T = TypeVar("T")
 Connection = http.client.HTTPConnection
 
 
@@ -39,6 +41,9 @@ class _Bounded(io.RawIOBase):
         self._source = sock.makefile("rb", buffering=0)
         self._left = MOST_BYTES
         self._until: float | None = None  # once it has begun
+
+    def restart(self) -> None:
+        self._until = time.monotonic() + TRANSFER_SEC
 
     def readable(self) -> bool:
         return True
@@ -95,6 +100,28 @@ def body_of(answer: http.client.HTTPResponse) -> bytes:
         return b"".join(pieces)
 
 
+def last_line_of(answer: http.client.HTTPResponse, tell: Callable[[bytes], bool]) -> bytes:
+    """`tell` gets each line as it comes, and says whether another one follows. A refusal is no line
+    of those. Raises as body_of() does, and what `tell` raises.
+    """
+    if answer.status != 200:
+        return body_of(answer)
+    with answer:
+        last = b""
+        while line := answer.readline():
+            _restart(answer)
+            if not tell(line):
+                last = line
+        return last
+
+
+def _restart(answer: http.client.HTTPResponse) -> None:
+    """Its time: it goes on as long as lines come."""
+    bounded: Any = answer.fp and answer.fp.raw
+    if bounded is not None:
+        bounded.restart()
+
+
 def too_large() -> AgentUnavailable:
     text = f"the server's answer cannot be read: it has more than {MOST_BYTES >> 20} MiB"
     return AgentUnavailable(text, may_have_run=True)
@@ -105,18 +132,42 @@ def outcome_of(status: int, body: bytes) -> Outcome[Any]:
     words of `hutch serve`, or 504, or 429 in any: a proxy may answer the first two when it has
     passed the request on.
     """
+    return _read(status, body, _outcome_from)
+
+
+def object_of(status: int, body: bytes) -> dict[str, Any]:
+    """What a session's server answers that is no Outcome. Raises likewise, and OSError of files."""
+    return _read(status, body, lambda found, status: found)
+
+
+def last_outcome_of(status: int, body: bytes) -> Outcome[Any]:
+    """Of the last line of those of an exec."""
+
+    def outcome_in(found: dict[str, Any], status: int) -> Outcome[Any]:
+        if type(found.get("outcome")) is not dict:
+            raise ValueError("it ends without an Outcome")
+        return _outcome_from(found["outcome"], status)
+
+    return _read(status, body, outcome_in)
+
+
+def _outcome_from(found: dict[str, Any], status: int) -> Outcome[Any]:
+    outcome = from_wire(found)
+    if outcome.status == "fault":  # with whatever status it is sent: it is never an answer
+        raise _fault(status, outcome.exception(), outcome)
+    if status != 200:
+        text = f"the server sent what a program answered as a fault, of status {status}"
+        raise AgentUnavailable(text, may_have_run=True)
+    return outcome
+
+
+def _read(status: int, body: bytes, take: Callable[[dict[str, Any], int], T]) -> T:
     found: dict[str, Any] = {}
     try:
         found = _parsed(body)
         if status == 200 or (status in (500, 503) and "call_id" in found):
-            outcome = from_wire(found)
-            if outcome.status == "fault":  # with whatever status it is sent: it is never an answer
-                raise _fault(status, outcome.exception(), outcome)
-            if status != 200:
-                text = f"the server sent what a program answered as a fault, of status {status}"
-                raise AgentUnavailable(text, may_have_run=True)
-            return outcome
-        if status in (500, 503) and "failure" in found:
+            return take(found, status)
+        if status in (404, 409, 422, 500, 503) and "failure" in found:
             raise _fault(status, failure_from_wire(found["failure"]))
         text = _shown(found.get("message"))
         if status < 400:
@@ -125,7 +176,11 @@ def outcome_of(status: int, body: bytes) -> Outcome[Any]:
         text = f"the server's answer, of status {status}, cannot be read: {error}"
     if status < 400:
         raise AgentUnavailable(text, may_have_run=True)
+    if status in (404, 405) and not found:
+        raise ValueError(f"no hutch serve answers there, but something else: see the URL: {text}")
     is_own = found.get("status") == "SandboxError"
+    if status == 404 and is_own and type(found.get("errno")) is int:
+        raise OSError(found["errno"], text, _shown(found.get("filename")) or None)
     if status == 429 or (status == 504 and is_own):
         raise SandboxBusy(f"the server has no room: {text}")
     if status in (401, 403, 421):
@@ -140,7 +195,7 @@ def _fault(status: int, error: SandboxError, outcome: Outcome[Any] | None = None
     """Its error, which says that it may have run if anything of the answer does."""
     if isinstance(error, SandboxStartupError):
         said = outcome is not None and outcome.may_have_run
-        error.may_have_run = error.may_have_run or said or status != 503
+        error.may_have_run = error.may_have_run or said or status not in (503, 404, 409)
     return error
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from hutch import _core
     from hutch._outcome import Outcome
+    from hutch._remote.session import RemoteSession
 
 _IN_FLIGHT = 32  # of `map`, on each server
 _OF_ITEMS = ("source", "stdin", "args", "files")
@@ -102,6 +103,27 @@ class Client:
         limits = _limits(timeout_sec, memory_mb, labels)
         bodies = ({**_program(**_item(one)), **limits} for one in programs)
         return self._map(bodies, concurrency, ordered, retries, key)
+
+    def Session(
+        self,
+        *,
+        files: Mapping[str, str | bytes] | None = None,
+        timeout_sec: float | None = None,
+        memory_mb: int | None = None,
+        idle_sec: float | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> RemoteSession:
+        """Opens a session on the server with the fewest calls outstanding. `timeout_sec`: of each
+        exec that names none; `idle_sec`: unused for so long, it ends; None: what the server allows.
+        """
+        from hutch._remote.session import RemoteSession
+
+        body = _limits(timeout_sec, memory_mb, labels)
+        if idle_sec is not None:
+            body["idle_sec"] = idle_sec
+        if files is not None:
+            body["files"] = _encoded(_given((), None, files)["files"])
+        return RemoteSession(self._servers, body)
 
     def close(self) -> None:
         """Closes connections that are idle; the next call opens others."""
@@ -201,6 +223,9 @@ def _hang_up(active: set[http.client.HTTPConnection]) -> None:
 def _item(found: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(found, str):
         return {"source": found}
+    if not isinstance(found, Mapping):
+        kind = type(found).__name__
+        raise TypeError(f"a program of map is its source, or a dict, not {kind}")
     unknown = [name for name in found if name not in _OF_ITEMS]
     if unknown or "source" not in found:
         raise ValueError(f"a program of map is its source, or a dict of {', '.join(_OF_ITEMS)}")
@@ -224,10 +249,12 @@ def _program(
     if given["args"]:
         body["args"] = given["args"]
     if given.get("files"):
-        body["files"] = {
-            name: base64.b64encode(content).decode() for name, content in given["files"].items()
-        }
+        body["files"] = _encoded(given["files"])
     return body
+
+
+def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(content).decode() for name, content in files.items()}
 
 
 def _limits(

@@ -14,8 +14,8 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from hutch._errors import AgentUnavailable, SandboxStartupError
@@ -27,6 +27,7 @@ from hutch._remote.answers import (
     TooLarge,
     body_of,
     connection_to,
+    last_line_of,
     outcome_of,
     too_large,
 )
@@ -39,6 +40,9 @@ _REPEATS = 5  # of a request with a key, where its server is there but not its a
 _PAUSE_SEC = 0.2
 _REFUSAL_SEC = 5.0  # until one is there, of a server that has stopped to read the request
 _MOST_SAID = 300  # characters of the library's text, which may hold what the server sent
+
+
+Read: TypeAlias = Callable[[int, bytes], Any]
 
 
 class _NotSent(Exception):
@@ -103,8 +107,11 @@ class Server:
         path: str,
         body: bytes,
         headers: dict[str, str],
+        tell: Callable[[bytes], bool] | None = None,
     ) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises _NotSent, _Lost, AgentUnavailable."""
+        """Status and body of the answer, of which `tell` gets each line, and says whether another
+        one follows. Raises _NotSent, _Lost, AgentUnavailable, and what `tell` does.
+        """
         sent = True
         connection.sock.settimeout(TRANSFER_SEC)
         try:
@@ -116,7 +123,7 @@ class Server:
             connection.sock.settimeout(_REFUSAL_SEC)
         try:
             answer = connection.getresponse()
-            found = body_of(answer)
+            found = body_of(answer) if tell is None else last_line_of(answer, tell)
         except TooLarge:
             raise too_large() from None
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -185,6 +192,39 @@ class Servers:
                 error.outcome = Outcome[Any]("fault", may_have_run=ran).fail(error)
             raise
 
+    def ask_least_loaded(self, path: str, body: bytes, read: Read) -> tuple[str, Any]:
+        """The URL of the server that took it, and what `read` makes of the status and the body of
+        its answer. Raises as ask() does.
+        """
+        tried: set[Server] = set()
+        while True:
+            server = self._least_loaded(tried)
+            tried.add(server)
+            try:
+                return server.url, self.ask_one(server.url, path, body, read)
+            except SandboxStartupError as error:
+                if error.may_have_run or len(tried) == len(self.all):
+                    raise
+
+    def ask_one(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        read: Read,
+        tell: Callable[[bytes], bool] | None = None,
+    ) -> Any:
+        """Of this server alone. `tell`: gets each line of an answer that is lines, and says whether
+        another one follows; `read` gets the last.
+        """
+        server = next(one for one in self.all if one.url == url)
+        try:
+            return read(*self._send(server, path, body, {}, set(), tell))
+        except _NotSent as error:
+            raise _unreachable(server, error) from None
+        except _Lost as error:
+            raise _lost(server, error) from None
+
     def _ask_any(self, path: str, body: bytes, active: set[Connection]) -> Outcome[Any]:
         tried: set[Server] = set()
         while True:
@@ -236,6 +276,7 @@ class Servers:
         body: bytes,
         more: dict[str, str],
         active: set[Connection],
+        tell: Callable[[bytes], bool] | None = None,
     ) -> tuple[int, bytes]:
         """Raises _NotSent, _Lost, AgentUnavailable."""
         with self._lock:
@@ -248,7 +289,7 @@ class Servers:
             except OSError as error:
                 server.avoided_until = time.monotonic() + _AVOID_SEC
                 raise _NotSent(str(error)) from None
-            found = server.send(connection, path, body, {**self._headers, **more})
+            found = server.send(connection, path, body, {**self._headers, **more}, tell)
             if connection.sock is not None:
                 active.discard(connection)
                 server.give_back(connection)

@@ -17,6 +17,7 @@ from hutch._text import as_json
 # The classes an error may have, and what each says beside its message and hint.
 _DETAILS: dict[str, tuple[str, ...]] = {
     "SandboxError": (),
+    "CommandError": ("exit_code",),
     "LimitExceeded": ("limit", "allowed", "used"),
     "SandboxTimeoutError": ("limit", "allowed", "used"),
     "SandboxMemoryError": ("limit", "allowed", "used"),
@@ -81,7 +82,8 @@ def to_wire(outcome: Outcome[Any]) -> dict[str, Any]:
 
 def failure_to_wire(error: SandboxError) -> dict[str, Any]:
     name = type(error).__name__
-    if isinstance(error, _errors.SandboxExecutionError):
+    is_command = isinstance(error, _errors.CommandError)
+    if isinstance(error, _errors.SandboxExecutionError) and not is_command:
         name = _EXECUTION
     found = {"type": name, "message": error.message, "hint": error.hint}
     for detail in _DETAILS.get(name, ()):

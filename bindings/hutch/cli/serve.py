@@ -23,6 +23,7 @@ _FLAGS = (
     "host", "port", "socket", "workers", "concurrency", "queue", "timeout_sec", "memory_mb",
     "dependencies", "isolation", "allow_from", "hosts",
 )  # fmt: skip
+_PR_SET_PDEATHSIG = 1
 _GIVEN = "HUTCH_SERVE_OPTIONS"  # to the other processes
 
 
@@ -62,20 +63,26 @@ def serve(options: argparse.Namespace) -> int:
         proxy_headers=False,
     )
     server = uvicorn.Server(config)
+    signal.signal(signal.SIGTERM, _end)  # once it has served; the socket is to go, too
     try:
         if settings.workers == 1:
             server.run(sockets=[listener])
         else:
-            from hutch.serve import figures
+            from hutch.serve import between, figures
             from hutch.serve.processes import Processes
 
             figures.share()
-            Processes(config, sockets=[listener]).run()
+            with between.share():
+                Processes(config, sockets=[listener]).run()
     finally:
         if settings.socket:
             with contextlib.suppress(OSError):
                 os.unlink(settings.socket)
     return 0
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 def _units(options: argparse.Namespace, settings: Settings) -> str:
@@ -117,7 +124,23 @@ def _settings(given: dict[str, Any], as_agent: bool = False) -> Settings:
 
     if as_agent:
         _check_as_agent()
-    return read(None, **{name: tuple(x) if type(x) is list else x for name, x in given.items()})
+    listed = {name: tuple(x) if type(x) is list else x for name, x in given.items()}
+    settings = read(None, **listed)
+    if as_agent:
+        _check_as_programs(settings)
+    return settings
+
+
+def _check_as_programs(settings: Settings) -> None:
+    """What every program has. Raises ValueError."""
+    from hutch._options.options import NORMAL
+    from hutch.serve.runner import keywords_of
+    from hutch.serve.settings import Client
+
+    try:
+        NORMAL.changed(keywords_of(settings, Client(), settings.memory_mb))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_as_agent() -> None:
@@ -137,7 +160,21 @@ def app() -> Starlette:
     from hutch.serve.app import make_app
 
     given = json.loads(os.environ.get(_GIVEN, "{}"))
-    return make_app(_settings(given), lambda: _settings(given, as_agent=True))
+    settings = _settings(given)
+    if settings.workers > 1:
+        _end_with_parent()
+    return make_app(settings, lambda: _settings(given, as_agent=True))
+
+
+def _end_with_parent() -> None:
+    """As by SIGTERM. A server that lost its parent would hold the address for nobody."""
+    import ctypes
+    import multiprocessing
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -146,6 +183,8 @@ def listen(settings: Settings) -> socket.socket:
         if not settings.socket:
             family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
             return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        if os.path.lexists(settings.socket) and not Path(settings.socket).is_socket():
+            raise ValueError(f"{settings.socket} cannot be served on: it is there, and no socket")
         _lock(settings.socket)
         _remove_stale(settings.socket)
         listener = socket.socket(socket.AF_UNIX)

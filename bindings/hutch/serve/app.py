@@ -4,28 +4,43 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import math
+import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from hutch._outcome import SandboxError
-from hutch.serve import fields, fusion, keys, log, metrics, notebook, openapi, piston, protocol
+from hutch.serve import (
+    between,
+    fields,
+    fusion,
+    keys,
+    log,
+    metrics,
+    notebook,
+    openapi,
+    piston,
+    protocol,
+)
+from hutch.serve.batch import Batch
 from hutch.serve.body import Asked, Bodies
 from hutch.serve.figures import Figures
-from hutch.serve.gate import Refused, client_of
+from hutch.serve.gate import Refused, client_of, tenant_named
 from hutch.serve.keys import Keys
 from hutch.serve.own import OwnProtocol
 from hutch.serve.queue import FairQueue
 from hutch.serve.responses import RETRY, Lines, answer_to, response_of
 from hutch.serve.room import Shares, Unsent
 from hutch.serve.runner import Ended, Job, Runner
+from hutch.serve.sessions import VERBS, Sessions, process_of
 from hutch.serve.settings import Client, Settings
 from hutch.serve.works import Works, in_flight
 
@@ -51,6 +66,11 @@ class Server:
         self.own = OwnProtocol(
             settings, self._runner, self._queue, self._keys, self._works, self._answers
         )
+        self._sessions = Sessions(settings, self._queue, self._answers)
+        self._between = between.Between(
+            self._asked_by_another, lambda error: answer_to(error, self.settings)
+        )
+        self._is_ending = False
         self.figures = Figures(
             {
                 "running": lambda: self._queue.running,
@@ -58,6 +78,7 @@ class Server:
                 "connections": lambda: len(protocol.connections),
                 "half_open": lambda: len(protocol.half_open),
                 "pipelined": protocol.pipelined,
+                "sessions": lambda: self._sessions.count,
             }
         )
 
@@ -69,6 +90,8 @@ class Server:
             self._post("/api/v2/execute", self._piston),
             self._post("/v1/run", self._run),
             self._post("/v1/map", self._map),
+            self._post("/v1/sessions", self._open_session),
+            *(self._post(f"/v1/sessions/{{id}}/{verb}", self._session(verb)) for verb in VERBS),
             self._get("/", self._index, open_to_all=True),
             self._get("/v1/ping", self._ping, open_to_all=True),
             self._get("/health", self._health, open_to_all=True),
@@ -86,9 +109,23 @@ class Server:
         else:
             log.SERVER.warning("agent.toml is read again, keys: %d", len(self.settings.keys))
 
+    async def begin(self) -> None:
+        await self._between.start()
+
+    def end_soon(self) -> None:
+        """What waits for its turn is refused, and what runs has `drain_sec` from now on."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._ends_at = asyncio.get_running_loop().time() + self.settings.drain_sec
+            self._queue.end()
+
     async def end(self) -> None:
-        """Waits for what runs although its client has gone."""
-        await self._works.end(self.settings.drain_sec)
+        """Waits for what runs although its client has gone. Sessions end."""
+        self.end_soon()
+        left = self._ends_at - asyncio.get_running_loop().time()
+        await self._works.end(max(0.0, left))
+        self._between.end()
+        await self._sessions.end()
         self._keys.close()
 
     # ---- what each answers
@@ -97,11 +134,16 @@ class Server:
         job = fusion.job_of(asked.body, self.settings)
         if isinstance(job, str):
             return fusion.fault(job)
-        return fusion.answer(await self._ended(job, asked.client))
+        ended = await self._ended(job, asked.client, fusion.patience_sec(asked.body))
+        if ended.fault:
+            ended.outcome.unwrap()
+        return fusion.answer(ended)
 
     async def _run_jupyter(self, asked: Asked) -> Any:
         body, settings = asked.body, self.settings
-        cells = fields.texts(body.get("cells"), "cells", _MOST_SCRIPTS)
+        cells = fields.texts(body.get("cells", 0), "cells", _MOST_SCRIPTS)
+        if body.get("kernel", "python3") != "python3":
+            raise Refused(422, "kernel may be python3 only")
         most = fields.seconds(body.get("total_timeout", 45), "total_timeout", settings.timeout_sec)
         job = Job(
             source="",
@@ -113,36 +155,24 @@ class Server:
             fetch=fields.paths(body.get("fetch_files"), "fetch_files", settings.files),
         )
         each = fields.seconds(body.get("cell_timeout"), "cell_timeout", most)
-        async with self._queue.turn(asked.client):
+        async with self._queue.turn(asked.client, fusion.patience_sec(body)):
             ran = await notebook.run_cells(job, cells, each, settings, asked.client)
         return notebook.fusion_answer(ran, len(cells))
 
     async def _execute_batch(self, asked: Asked) -> Any:
         body = asked.body
-        scripts = fields.texts(body.get("scripts"), "scripts", _MOST_SCRIPTS)
+        scripts = fields.texts(body.get("scripts", 0), "scripts", _MOST_SCRIPTS)
         languages = fields.texts(body.get("languages"), "languages", _MOST_SCRIPTS)
-        if any(one != "python" for one in languages):
-            raise Refused(422, "languages may have python only")
         if languages and len(languages) != len(scripts):
             counts = f"{len(languages)} languages for {len(scripts)} scripts"
             raise Refused(422, f"languages must have one for each script, not {counts}")
         timeout = fields.seconds(body.get("timeout"), "timeout", self.settings.timeout_sec)
 
-        room = self.settings.body_mb << 20  # of all answers, which are there at once
-
-        async def one(script: str) -> bytes:
-            nonlocal room
-            job = Job(script, timeout, self.settings.memory_mb)
-            found = notebook.no_room(self.settings)
-            if room > 0:
-                async with self._queue.turn(asked.client):
-                    found = await notebook.e2b_answer(job, self.settings, asked.client)
-            answer = json.dumps(found).encode()
-            room -= len(answer)
-            return answer if room > 0 else json.dumps(notebook.no_room(self.settings)).encode()
+        batch = Batch(self.settings, self._queue, asked.client, len(scripts), timeout)
 
         def begin(index: int) -> asyncio.Task[bytes]:
-            return self._works.begin(one(scripts[index]), asked.room)
+            language = languages[index] if languages else "python"
+            return self._works.begin(batch.answer(scripts[index], language), asked.room)
 
         found = []
         with Unsent(self._answers, asked.client) as unsent:
@@ -152,7 +182,11 @@ class Server:
         return 200, b"[" + b", ".join(found) + b"]"
 
     async def _piston(self, asked: Asked) -> Any:
-        ended = await self._ended(piston.job_of(asked.body, self.settings), asked.client)
+        try:
+            job = piston.job_of(asked.body, self.settings)
+        except Refused as error:
+            raise Refused(400, error.text) from None  # as Piston says it
+        ended = await self._ended(job, asked.client)
         if ended.fault:
             ended.outcome.unwrap()
         return piston.answer(ended)
@@ -163,8 +197,27 @@ class Server:
     async def _map(self, asked: Asked) -> Any:
         return self.own.map(asked, _key_of(asked.request))
 
-    async def _ended(self, job: Job, client: Client) -> Ended:
-        async with self._queue.turn(client):
+    async def _open_session(self, asked: Asked) -> Any:
+        runs_as = self.own.labelled(asked.client, asked.body.get("labels"))
+        return await self._sessions.open(asked.client, runs_as, asked.body)
+
+    def _session(self, verb: str) -> Answer:
+        async def answer(asked: Asked) -> Any:
+            id = asked.request.path_params["id"]
+            process = process_of(id)
+            if process == os.getpid():
+                return await self._sessions.do(asked.client, id, verb, asked.body)
+            what = {"client": asked.client.name, "id": id, "verb": verb, "body": asked.body}
+            return await between.asked_of(process, what)
+
+        return answer
+
+    async def _asked_by_another(self, asked: between.Asked) -> Any:
+        client = tenant_named(asked["client"], self.settings)
+        return await self._sessions.do(client, asked["id"], asked["verb"], asked["body"])
+
+    async def _ended(self, job: Job, client: Client, patience_sec: float = math.inf) -> Ended:
+        async with self._queue.turn(client, patience_sec):
             return await self._runner.run(job, client)
 
     async def _index(self, request: Request) -> Response:
@@ -223,15 +276,36 @@ class Server:
                 response = await respond(request)
             except Exception as error:
                 failed = error
-                response = answer_to(error)
-                if response.status_code == 500 and not isinstance(error, SandboxError):
+                response = answer_to(error, self.settings)
+                if response.status_code == 500 and not isinstance(error, (SandboxError, Refused)):
                     entry.fail(error)
+            except asyncio.CancelledError:
+                if not self._is_ending:
+                    raise
+                failed = Refused(500, "the server ended while this ran, which may have run")
+                response = answer_to(failed, self.settings)
             if method == "POST" or failed is not None:
                 self.figures.count(response.status_code)
             entry.end(response, failed, self.settings.log_requests)
             return response
 
         return Route(path, endpoint, methods=[method])
+
+    async def _not_served(self, request: Request, error: Exception) -> Response:
+        """No route is that, or not by this method."""
+        try:
+            client_of(request, self.settings, without_key=True)
+        except Refused as refused:
+            return answer_to(refused, self.settings)
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        self.figures.count(status)
+        text = f"{request.method} {request.url.path[:100]} is not served: GET / says what is"
+        return answer_to(Refused(status, text, getattr(error, "headers", None)), self.settings)
+
+
+def _with_slash(route: Route) -> Route:
+    methods = [one for one in route.methods or () if one != "HEAD"]
+    return Route(f"{route.path}/", route.endpoint, methods=methods)
 
 
 def _key_of(request: Request) -> str:
@@ -268,11 +342,19 @@ def make_app(settings: Settings, again: Callable[[], Settings] | None = None) ->
         if again is not None:
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, server.reload, again)
+        await server.begin()
         yield
         await server.end()
 
-    routes = server.routes()
-    app = Starlette(routes=[*routes, Mount("/key/{key}", routes=routes)], lifespan=lifespan)
+    plain = server.routes()
+    # A client of Piston's ends its paths with a slash.
+    routes = [*plain, *(_with_slash(one) for one in plain if one.path != "/")]
+    app = Starlette(
+        routes=[*routes, Mount("/key/{key}", routes=routes)],
+        lifespan=lifespan,
+        exception_handlers={404: server._not_served, 405: server._not_served},
+    )
+    app.state.end_soon = server.end_soon
     app.router.redirect_slashes = False  # to the Host of a request that nobody has checked
     app.state.settings = settings
     app.state.figures = server.figures

@@ -14,6 +14,10 @@ from hutch.serve.gate import Refused
 from hutch.serve.room import Room, Shares
 from hutch.serve.settings import Client, Settings
 
+# Nothing else is done while a body is read as JSON: what takes long for its size is bounded.
+_MOST_VALUES = 250_000
+_MOST_DIGITS = 1000
+
 
 @dataclass
 class Asked:
@@ -91,6 +95,6 @@ class Bodies:
 def parsed(body: bytes) -> dict[str, Any]:
     """Raises Refused."""
     try:
-        return _strict_json.parsed(body)
+        return _strict_json.parsed(body, _MOST_VALUES, _MOST_DIGITS)
     except ValueError as error:
         raise Refused(400, f"the body {error}") from None

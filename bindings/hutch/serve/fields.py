@@ -122,26 +122,65 @@ def apart(names: Iterable[str]) -> None:
 
 
 def files(body: Mapping[str, Any], settings: Settings) -> dict[str, bytes]:
-    """`files`: {path: base64}."""
-    found = body.get("files")
+    """`files`: {path: base64}, each below the directory."""
+    found: dict[str, bytes] = {}
+    for given, content in contents(body.get("files"), "files", settings).items():
+        name = path(given, "files")
+        if name in found:
+            raise Refused(422, f"files has {name[:100]!r} twice")
+        found[name] = content
+    apart(found)
+    return found
+
+
+def contents(found: Any, name: str, settings: Settings) -> dict[str, bytes]:
+    """{path: base64}; one that is null is left out."""
     if found is None:
         return {}
     if type(found) is not dict:
-        raise Refused(422, "files must be an object of paths and contents")
+        raise Refused(422, f"{name} must be an object of paths and contents")
     if len(found) > settings.files:
-        raise Refused(422, f"files has more than {settings.files} names")
-    contents: dict[str, bytes] = {}
+        raise Refused(422, f"{name} has more than {settings.files} names")
+    decoded: dict[str, bytes] = {}
     for given, content in found.items():
-        name = path(given, "files")
         if content is None:
             continue
         if type(content) is not str:
-            raise Refused(422, f"files[{name[:100]!r}] must be a text in base64")
-        if name in contents:
-            raise Refused(422, f"files has {name[:100]!r} twice")
+            raise Refused(422, f"{name}[{given[:100]!r}] must be a text in base64")
         try:
-            contents[name] = base64.b64decode(content, validate=True)
+            decoded[_text(given, name)] = base64.b64decode(content, validate=True)
         except (binascii.Error, ValueError):
-            raise Refused(422, f"files[{name[:100]!r}] is not base64") from None
-    apart(contents)
-    return contents
+            raise Refused(422, f"{name}[{given[:100]!r}] is not base64") from None
+    return decoded
+
+
+def known(body: Mapping[str, Any], names: tuple[str, ...], where: str = "the request") -> None:
+    """Raises Refused where there is another field."""
+    for name in body:
+        if name not in names:
+            takes = ", ".join(names) or "no fields"
+            raise Refused(422, f"{where} has {name[:100]!r}; it takes {takes}")
+
+
+def flag(body: Mapping[str, Any], name: str, usual: bool = False) -> bool:
+    value = body.get(name, usual)
+    if type(value) is not bool:
+        raise Refused(422, f"{name} must be true or false")
+    return value
+
+
+def exact_seconds(value: Any, name: str, most: float) -> float:
+    """For a protocol in which what is asked for is what is given; None is the most."""
+    found = seconds(value, name, most)
+    if value is not None and not 0 < value <= most:
+        raise Refused(422, f"{name} must be above 0, and {most:g} at the most on this server")
+    return found
+
+
+def exact_memory_mb(value: Any, settings: Settings) -> int:
+    """Likewise."""
+    sizes = {memory_mb(2**power, "memory_mb", settings.memory_mb) for power in range(6, 40)}
+    if value is not None and (type(value) is not int or value not in sizes):
+        takes = ", ".join(map(str, sorted(sizes)))
+        raise Refused(422, f"memory_mb must be one of {takes} on this server")
+    return value or settings.memory_mb

@@ -14,7 +14,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 
-GAUGES = ("running", "waiting", "connections", "half_open", "pipelined")
+GAUGES = ("running", "waiting", "connections", "half_open", "pipelined", "sessions")
 _STATUSES = range(100, 600)
 _PROCESS, _FIRST_GAUGE = 0, 1  # places in a row: its process, and 0 where none ever had it
 _FIRST_STATUS = _FIRST_GAUGE + len(GAUGES)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 from hutch.serve import fields
 from hutch.serve.runner import KEEP_FILES, Ended, Job
 from hutch.serve.settings import Settings
 
+_PATIENCE_SEC = 8.0
 LANGUAGES = ("python", "pytest", "bash", "nodejs")
 
 
@@ -37,10 +39,16 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
     )
 
 
+def patience_sec(body: Mapping[str, Any]) -> float:
+    """For its turn. Clients wait for run_timeout + compile_timeout and some 10 seconds, and ask
+    again after a 504.
+    """
+    most = 3600.0
+    return fields.seconds(body.get("compile_timeout", 10), "compile_timeout", most) + _PATIENCE_SEC
+
+
 def answer(ended: Ended) -> dict[str, Any]:
-    """What a program does is "Failed" at worst: "SandboxError" is a fault of the server's."""
-    if ended.fault:
-        return fault(ended.fault)
+    """What a program does is "Failed" at worst."""
     status = "TimeLimitExceeded" if ended.limit in ("time", "cpu_time") else "Finished"
     code = ended.exit_code
     if code is None and status == "Finished":
@@ -51,6 +59,8 @@ def answer(ended: Ended) -> dict[str, Any]:
         "return_code": code,
         "stdout": ended.stdout,
         "stderr": ended.stderr,
+        "stdout_truncated": ended.outcome.stdout_truncated,
+        "stderr_truncated": ended.outcome.stderr_truncated,
     }
     return {
         "status": "Success" if code == 0 and status == "Finished" else "Failed",

@@ -8,6 +8,7 @@ import hmac
 import ipaddress
 import re
 import socket
+from typing import Any
 
 from starlette.requests import Request
 
@@ -18,13 +19,20 @@ _HOST = re.compile(r"(?:\[([^\]]*)\]|([^:]*))(?::\d*)?")
 
 
 class Refused(Exception):
-    """A request that is not served. `headers`: of the answer."""
+    """A request that is not served. `headers`: of the answer; `more`: fields of its body."""
 
-    def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        headers: dict[str, str] | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.headers = headers or {}
+        self.more = more or {}
 
 
 def client_of(request: Request, settings: Settings, without_key: bool = False) -> Client:
@@ -44,7 +52,7 @@ def client_of(request: Request, settings: Settings, without_key: bool = False) -
         if key:
             raise _unknown_key()
     name = _without_port(hosts[0]) if len(hosts) == 1 else ""
-    if not settings.socket and not _is_ours(name, settings):
+    if not _is_on_socket(request, settings) and not _is_ours(name, settings):
         raise Refused(421, f"hosts in [serve] of agent.toml does not name {name[:200]!r}")
     if not without_key:
         _require_peer(request, settings)
@@ -58,10 +66,15 @@ def _require_peer(request: Request, settings: Settings) -> None:
         return
     if settings.keys:
         raise _unknown_key()
-    if settings.socket or (peer is not None and peer.is_loopback):
+    if _is_on_socket(request, settings) or (peer is not None and peer.is_loopback):
         return
     who = "a peer without an address" if peer is None else str(peer)
     raise Refused(403, f"allow_from in [serve] of agent.toml does not name {who}")
+
+
+def _is_on_socket(request: Request, settings: Settings) -> bool:
+    """On the Unix socket of this user, which no page and no other machine reaches."""
+    return bool(settings.socket) and request.client is None
 
 
 def _unknown_key() -> Refused:
@@ -73,8 +86,12 @@ def _key_of(request: Request) -> str:
     in_path: str | None = request.path_params.get("key")
     if in_path is not None:
         return in_path
-    kind, _, key = request.headers.get("authorization", "").partition(" ")
-    return key if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+    kind, space, key = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return key
+    if kind and not space:  # as clients of Piston send it
+        return kind
+    return request.headers.get("x-api-key", "")
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -92,6 +109,13 @@ def _is_ours(name: str, settings: Settings) -> bool:
     if name in known or _address(name) is not None:
         return True
     return not settings.is_local and name == socket.gethostname().lower()
+
+
+def tenant_named(name: str, settings: Settings) -> Client | None:
+    """None: it has no key any more."""
+    if not name:
+        return _NOBODY
+    return next((one for _, one in settings.keys if one.name == name), None)
 
 
 def _tenant_of(key: str, settings: Settings) -> Client | None:

@@ -16,6 +16,7 @@ _GAUGES = {  # of all processes
     "connections": "Connections.",
     "half_open": "Connections whose request is not there whole.",
     "pipelined": "Requests behind another one of their connection.",
+    "sessions": "Sessions that are open.",
 }
 _OF_POOL = re.compile(r'[a-z_]+\{pool="([0-9a-f]+)"')  # a sample's first label
 

@@ -18,6 +18,7 @@ from hutch._errors import SandboxBusy, SandboxStartupError
 from hutch._outcome import Outcome, SandboxError
 from hutch._program_files import OF_THE_CODE
 from hutch._text import shown
+from hutch.serve.public import public
 from hutch.serve.runner import MOST_RESULT_MB, Job, keywords_of
 from hutch.serve.settings import Client, Settings
 
@@ -41,19 +42,24 @@ class Ran:
 
 
 async def run_cells(
-    job: Job, cells: list[str], cell_sec: float, settings: Settings, client: Client
+    job: Job,
+    cells: list[str],
+    cell_sec: float,
+    settings: Settings,
+    client: Client,
+    room: int | None = None,
 ) -> Ran:
     """Cells run also after one that raised, until their interpreter is lost or the time is over.
-    What all of it takes here is bounded by `body_mb`: what is shown, and files, beyond that are
-    left out, and a cell whose value is larger has met a limit. Raises SandboxBusy, and SandboxError
-    of faults, which once code has run may have run. Where this is cancelled, the cell that runs is
-    killed, and this ends when the session has.
+    What all of it takes here is bounded by `room`, else by `body_mb`: what is shown, and files,
+    beyond that are left out, and a cell whose value is larger has met a limit. Raises SandboxBusy,
+    and SandboxError of faults, which once code has run may have run. Where this is cancelled, the
+    cell that runs is killed, and this ends when the session has.
     """
     begun = time.monotonic()
     ran = Ran()
     keywords = keywords_of(settings, client, job.memory_mb)
     keywords["result_mb"] = min(settings.body_mb, MOST_RESULT_MB)  # also of a file
-    room = settings.body_mb << 20
+    room = settings.body_mb << 20 if room is None else room
     try:
         async with AsyncSession(files=job.files, on_install=_adds_none, **keywords) as session:
             session._of._engine.is_notebook = True
@@ -142,7 +148,10 @@ def _size_of(form: Any) -> int:
 
 
 def _cut(text: str, room: int) -> str:
-    return text if _size_of(text) <= room else text[: max(0, room) // _MOST_OF_CHARACTER]
+    if _size_of(text) <= room:
+        return text
+    kept = text[: max(0, room) // _MOST_OF_CHARACTER]
+    return f"{kept}\n[{len(text) - len(kept)} characters have no room in this answer]\n"
 
 
 def value_text(outcome: Outcome[Any]) -> str | None:
@@ -158,7 +167,8 @@ def error_of(outcome: Outcome[Any]) -> dict[str, str] | None:
         return None
     error = outcome.error
     if error is not None and (error.traceback or outcome.status == "raised"):
-        return {"name": error.type, "value": error.message, "traceback": error.traceback}
+        hint = f"hint: {error.hint}\n" if error.hint else ""
+        return {"name": error.type, "value": error.message, "traceback": error.traceback + hint}
     name = "TimeoutError" if outcome.limit in ("time", "cpu_time") else "SystemError"
     text = f"the code hit its limit: {outcome.limit}" if outcome.limit else "its process ended"
     if outcome.limit == "result":
@@ -212,17 +222,19 @@ def _cell(outcome: Outcome[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def e2b_answer(job: Job, settings: Settings, client: Client) -> dict[str, Any]:
-    """Of one script, as E2B's Execution. Raises SandboxBusy."""
+async def e2b_answer(job: Job, settings: Settings, client: Client, room: int) -> dict[str, Any]:
+    """Of one script, as E2B's Execution, and `text` as Morph's. `room`: bytes for it. Raises
+    SandboxBusy.
+    """
     try:
-        ran = await run_cells(job, [job.source], job.timeout_sec, settings, client)
+        ran = await run_cells(job, [job.source], job.timeout_sec, settings, client, room)
     except SandboxBusy:
         raise
     except SandboxError as error:
-        return {"execution": None, "exception_str": str(error)}
+        return no_verdict(public(error, settings).message)
     outcome = ran.outcomes[0]
     if outcome.limit in ("time", "cpu_time"):
-        return {"execution": None, "exception_str": "the script took too long"}
+        return no_verdict("the script took too long")
     text = value_text(outcome)
     execution = {
         "results": [] if text is None else [{"text": text, "is_main_result": True}],
@@ -230,13 +242,19 @@ async def e2b_answer(job: Job, settings: Settings, client: Client) -> dict[str, 
         "error": error_of(outcome),
         "execution_count": 1,
     }
-    return {"execution": execution, "exception_str": None}
+    printed = outcome.stdout if text is None else text
+    more = {"text": printed} if outcome.ok else {}
+    return {"execution": execution, **more, "exception_str": None}
+
+
+def no_verdict(why: str) -> dict[str, Any]:
+    return {"execution": None, "exception_str": why}
 
 
 def no_room(settings: Settings) -> dict[str, Any]:
-    """For a script whose answer has no room beside those of the others: it is no verdict."""
-    text = f"the answers of this request take more than {settings.body_mb} MiB: send fewer scripts"
-    return {"execution": None, "exception_str": text}
+    """For a script whose answer has no room beside those of the others."""
+    most = settings.body_mb
+    return no_verdict(f"the answers of this request take more than {most} MiB: send fewer scripts")
 
 
 def _lines(text: str) -> list[str]:

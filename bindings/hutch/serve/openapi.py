@@ -51,6 +51,7 @@ def _ref(name: str) -> Schema:
 _FILES = _or_null(_named(_or_null(_TEXT)), "relative paths, and their contents in base64")
 _FETCH = _or_null(_list(_TEXT), "paths of files to answer with, however it ended")
 _MEMORY = _or_null(_NUMBER, "MiB; 0, below and above: the server's most; rounded up to a size")
+_WAITS = _or_null(_NUMBER, "seconds; its turn is waited for so long, and 8 more")
 _SECONDS = _or_null(_NUMBER, "0, below and above: the server's most")
 
 _PROGRAM: dict[str, Schema] = {
@@ -73,6 +74,8 @@ _FUSION_RUN = _object(
         "return_code": _or_null(_WHOLE),
         "stdout": _TEXT,
         "stderr": _TEXT,
+        "stdout_truncated": _FLAG,
+        "stderr_truncated": _FLAG,
     }
 )
 _FUSION_STATUS: Schema = {"enum": ["Success", "Failed", "SandboxError"]}
@@ -81,6 +84,18 @@ _FUSION_COMMON: dict[str, Schema] = {
     "message": _TEXT,
     "executor_pod_name": {"type": "null"},
     "files": _named(_said(_TEXT, "base64")),
+}
+
+_VALUE: Schema = {
+    "description": 'JSON, and for other data an object of one field, as {"$tuple": [1]}, '
+    '{"$bytes": base64}, {"$float": "nan"}'
+}
+_EXEC: dict[str, Schema] = {
+    "timeout_sec": _RUN["timeout_sec"],
+    "stream": _said(
+        {**_FLAG, "default": False},
+        "true: lines of {stdout: …} and {stderr: …} as it prints, and {outcome: …}",
+    ),
 }
 
 SCHEMAS: dict[str, Schema] = {
@@ -117,7 +132,7 @@ SCHEMAS: dict[str, Schema] = {
         {
             "status": {"enum": ["returned", "raised", "limit", "died", "cancelled", "fault"]},
             "ok": _FLAG,
-            "value": {"type": "null"},
+            "value": _VALUE,
             "error": {"anyOf": [_ref("Error"), {"type": "null"}]},
             "limit": _or_null(_TEXT),
             "signal": _or_null(_WHOLE),
@@ -173,6 +188,7 @@ SCHEMAS: dict[str, Schema] = {
             "stdin": _or_null(_TEXT),
             "args": _or_null(_list(_TEXT), "of the program; of pytest, its own, as -k NAME"),
             "run_timeout": _SECONDS,
+            "compile_timeout": _WAITS,
             "memory_limit_MB": _MEMORY,
             "files": _FILES,
             "fetch_files": _FETCH,
@@ -191,19 +207,33 @@ SCHEMAS: dict[str, Schema] = {
             "cells": _list(_TEXT),
             "cell_timeout": _SECONDS,
             "total_timeout": _SECONDS,
+            "compile_timeout": _WAITS,
             "memory_limit_MB": _MEMORY,
+            "kernel": {"const": "python3"},
             "files": _FILES,
             "fetch_files": _FETCH,
-        }
+        },
+        "cells",
     ),
     "RunJupyterAnswer": _object(
         {**_FUSION_COMMON, "driver": _FUSION_RUN, "cells": _list({"type": "object"})}
     ),
     "ExecuteBatch": _object(
-        {"scripts": _list(_TEXT), "languages": _list({"const": "python"}), "timeout": _SECONDS}
+        {
+            "scripts": _list(_TEXT),
+            "languages": _or_null(_list(_TEXT), "one for each; python is there"),
+            "timeout": _SECONDS,
+        },
+        "scripts",
     ),
     "ExecuteBatchAnswer": _list(
-        _object({"execution": _or_null({"type": "object"}), "exception_str": _or_null(_TEXT)})
+        _object(
+            {
+                "execution": _or_null({"type": "object"}),
+                "text": _said(_TEXT, "of one that returned: its value, or what it printed"),
+                "exception_str": _or_null(_TEXT),
+            }
+        )
     ),
     "Execute": _object(
         {
@@ -233,12 +263,64 @@ SCHEMAS: dict[str, Schema] = {
     "Health": _object({"status": {"const": "ok"}}),
     "Pong": {"const": "pong"},
     "Document": {"type": "object"},
+    "OpenSession": _object(
+        {
+            "files": _FILES,
+            "timeout_sec": _or_null(
+                {**_NUMBER, "exclusiveMinimum": 0}, "of each exec that names none"
+            ),
+            "memory_mb": _RUN["memory_mb"],
+            "idle_sec": _or_null({**_NUMBER, "exclusiveMinimum": 0}, "unused for so long, it ends"),
+            "labels": _RUN["labels"],
+        },
+        closed=True,
+    ),
+    "Session": _object({"id": _TEXT, "timeout_sec": _NUMBER, "idle_sec": _NUMBER}),
+    "Exec": _object({**_EXEC, "code": _said(_TEXT, "Python")}, "code", closed=True),
+    "Bash": _object(
+        {**_EXEC, "code": _said(_TEXT, "as of bash -c"), "stdin": _TEXT}, "code", closed=True
+    ),
+    "Get": _object({"name": _TEXT}, "name", closed=True),
+    "GetAnswer": _object({"found": _FLAG, "value": _VALUE}, "found"),
+    "Set": _object({"name": _TEXT, "value": _VALUE}, "name", closed=True),
+    "Files": _object(
+        {
+            "write": _or_null(_named(_or_null(_TEXT)), "paths, and their contents in base64"),
+            "delete": _or_null(_list(_TEXT)),
+            "read": _or_null(_list(_TEXT)),
+            "list": _or_null(_TEXT, "a directory"),
+        },
+        closed=True,
+    ),
+    "FilesAnswer": _object({"files": _named(_TEXT, "base64"), "names": _list(_TEXT)}),
+    "Reset": _object({"files": _said(_FLAG, "whether they go, too")}, closed=True),
+    "Nothing": _object({}, closed=True),
+    "SessionInfo": _object(
+        {
+            "started": _FLAG,
+            "restarts": _WHOLE,
+            "execs": _WHOLE,
+            "cwd": _TEXT,
+            "restartable": _or_null(_FLAG),
+            "lost": _list(_TEXT, "names that a restart has cost"),
+        }
+    ),
 }  # fmt: skip
 
 # Path: what it does, the schemas of its body ("" of a GET) and of its answer.
 ROUTES: dict[str, tuple[str, str, str]] = {
     "/v1/run": ("Runs a program.", "Run", "Outcome"),
     "/v1/map": ("Runs many, and answers a line for each.", "Map", "MapLine"),
+    "/v1/sessions": ("Opens a session.", "OpenSession", "Session"),
+    "/v1/sessions/{id}/exec": ("Runs Python in it.", "Exec", "Outcome"),
+    "/v1/sessions/{id}/bash": ("Runs a command beside.", "Bash", "Outcome"),
+    "/v1/sessions/{id}/get": ("The value of a name.", "Get", "GetAnswer"),
+    "/v1/sessions/{id}/set": ("Gives a name a value.", "Set", "Nothing"),
+    "/v1/sessions/{id}/files": ("Its files.", "Files", "FilesAnswer"),
+    "/v1/sessions/{id}/interrupt": ("Interrupts what runs.", "Nothing", "Nothing"),
+    "/v1/sessions/{id}/reset": ("Forgets its names.", "Reset", "Nothing"),
+    "/v1/sessions/{id}/info": ("How it is.", "Nothing", "SessionInfo"),
+    "/v1/sessions/{id}/close": ("Ends it.", "Nothing", "Nothing"),
     "/run_code": ("SandboxFusion: runs a program.", "RunCode", "RunCodeAnswer"),
     "/run_jupyter": ("SandboxFusion: runs cells.", "RunJupyter", "RunJupyterAnswer"),
     "/execute_batch": ("open-r1: runs scripts.", "ExecuteBatch", "ExecuteBatchAnswer"),
@@ -272,6 +354,11 @@ _EXAMPLE = """\
 curl -s http://THIS/run_code -H 'Content-Type: application/json' \\
   -d '{"code": "print(6 * 7)", "language": "python"}'
 """
+_ID = {"name": "id", "in": "path", "required": True, "schema": _TEXT}
+_OF_SESSIONS = {
+    404: "there is no such session, or it has ended; of its files: an error of the system",
+    409: "the session runs something else; Retry-After",
+}
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -286,9 +373,14 @@ def index() -> str:
 
     lines = [f"hutch serve {__version__}", ""]
     for path, (summary, body, _) in ROUTES.items():
-        lines.append(f"{'POST' if body else 'GET ':4} {path:17} {summary}")
+        lines.append(f"{'POST' if body else 'GET ':4} {path:27} {summary}")
     lines += ["", "All fields of requests and answers: /openapi.json", "", _EXAMPLE]
     return "\n".join(lines)
+
+
+def refused(text: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": _ref("Refusal")}}
+    return {"description": text, "content": content}
 
 
 def document() -> dict[str, Any]:
@@ -303,13 +395,14 @@ def document() -> dict[str, Any]:
         }
         refusals = _REFUSALS if body else {code: _REFUSALS[code] for code in (401, 403, 421)}
         for status, text in refusals.items():
-            operation["responses"][str(status)] = {
-                "description": text,
-                "content": {"application/json": {"schema": _ref("Refusal")}},
-            }
+            operation["responses"][str(status)] = refused(text)
         if body:
             schema = {"application/json": {"schema": _ref(body)}}
             operation["requestBody"] = {"required": True, "content": schema}
+        if "{id}" in path:
+            operation["parameters"] = [_ID]
+            for status, text in _OF_SESSIONS.items():
+                operation["responses"][str(status)] = refused(text)
         if path in _KEYED:
             operation["parameters"] = [_KEY]
         if path in OPEN_TO_ALL:

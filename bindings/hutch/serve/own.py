@@ -22,6 +22,7 @@ from hutch.serve.body import Asked
 from hutch.serve.gate import Refused
 from hutch.serve.kept import Answer
 from hutch.serve.keys import Keys
+from hutch.serve.public import public
 from hutch.serve.queue import FairQueue, Full, TooLate
 from hutch.serve.room import Shares, Unsent
 from hutch.serve.runner import Job, Runner
@@ -60,7 +61,7 @@ class OwnProtocol:
     async def run(self, asked: Asked, key: str) -> Answer:
         """Raises Refused, Full, TooLate, SandboxError."""
         job = job_of(asked.body, self.settings)
-        runs_as = self._labelled(asked.client, asked.body.get("labels"))
+        runs_as = self.labelled(asked.client, asked.body.get("labels"))
         if not key:
             return answer_of(await self._outcome(job, asked.client, runs_as))
         request = request_hash("/v1/run", asked.body)
@@ -70,7 +71,7 @@ class OwnProtocol:
         """Lines of `{"index": …, "outcome": …}`. Raises Refused."""
         client = asked.client
         jobs, ordered = jobs_of(asked.body, self.settings)
-        runs_as = self._labelled(client, asked.body.get("labels"))
+        runs_as = self.labelled(client, asked.body.get("labels"))
         request = request_hash("/v1/map", asked.body)
         if key:  # its items have keys of their own
             self._keys.claim(client, key, request, (200, b""))
@@ -112,7 +113,10 @@ class OwnProtocol:
 
     async def _outcome(self, job: Job, client: Client, runs_as: Client) -> Outcome[Any]:
         async with self._queue.turn(client):
-            return (await self._runner.run(job, runs_as)).outcome
+            try:
+                return (await self._runner.run(job, runs_as)).outcome
+            except SandboxError as error:
+                raise public(error, self.settings) from None
 
     async def _once(
         self, key: str, request: bytes, job: Job, asked: Asked, runs_as: Client
@@ -139,7 +143,7 @@ class OwnProtocol:
 
         return await asyncio.shield(self._works.begin(run(), asked.room))
 
-    def _labelled(self, client: Client, found: Any) -> Client:
+    def labelled(self, client: Client, found: Any) -> Client:
         """The client with a request's labels beside its own. Raises Refused."""
         labels = labels_of(found)
         if not labels:
@@ -166,27 +170,25 @@ class OwnProtocol:
 
 def job_of(body: Mapping[str, Any], settings: Settings) -> Job:
     """Raises Refused."""
-    _refuse_unknown(body, RUN_FIELDS, "the request")
+    fields.known(body, RUN_FIELDS)
     return Job(**{**_limits(body, settings), "source": fields.text(body, "source"),
                   **_given(body, settings)})  # fmt: skip
 
 
 def jobs_of(body: Mapping[str, Any], settings: Settings) -> tuple[list[Job], bool]:
     """And whether they are answered in their order. Raises Refused."""
-    _refuse_unknown(body, MAP_FIELDS, "the request")
-    items, ordered = body.get("items"), body.get("ordered", True)
+    fields.known(body, MAP_FIELDS)
+    items, ordered = body.get("items"), fields.flag(body, "ordered", True)
     if type(items) is not list or not all(type(one) is dict for one in items):
         raise Refused(422, "items must be a list of objects")
     if not 1 <= len(items) <= MOST_ITEMS:
         raise Refused(422, f"items must have from 1 to {MOST_ITEMS} of them")
-    if type(ordered) is not bool:
-        raise Refused(422, "ordered must be true or false")
     usual = {**_limits(body, settings), **_given(body, settings)}
     if "source" in body:
         usual["source"] = fields.text(body, "source")
     jobs = []
     for number, item in enumerate(items):
-        _refuse_unknown(item, ITEM_FIELDS, f"items[{number}]")
+        fields.known(item, ITEM_FIELDS, f"items[{number}]")
         own = {**usual, **_given(item, settings)}
         if "source" in item or "source" not in own:
             own["source"] = fields.text(item, "source")
@@ -195,17 +197,12 @@ def jobs_of(body: Mapping[str, Any], settings: Settings) -> tuple[list[Job], boo
 
 
 def _limits(body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    most, memory = settings.timeout_sec, body.get("memory_mb")
-    timeout = fields.seconds(body.get("timeout_sec"), "timeout_sec", most)
-    asked = body.get("timeout_sec")
-    if asked is not None and not 0 < asked <= most:
-        raise Refused(422, f"timeout_sec must be above 0, and {most:g} at the most on this server")
-    sizes = sorted({fields.memory_mb(2**power, "memory_mb", settings.memory_mb)
-                    for power in range(6, 40)})  # fmt: skip
-    if memory is not None and (type(memory) is not int or memory not in sizes):
-        known = ", ".join(map(str, sizes))
-        raise Refused(422, f"memory_mb must be one of {known} on this server")
-    return {"timeout_sec": timeout, "memory_mb": memory or settings.memory_mb}
+    return {
+        "timeout_sec": fields.exact_seconds(
+            body.get("timeout_sec"), "timeout_sec", settings.timeout_sec
+        ),
+        "memory_mb": fields.exact_memory_mb(body.get("memory_mb"), settings),
+    }
 
 
 def _given(body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -239,12 +236,6 @@ def labels_of(found: Any) -> dict[str, str]:
     if len(pairs) > _MOST_LABELS:
         raise Refused(422, f"labels has more than {_MOST_LABELS} names")
     return dict(pairs)
-
-
-def _refuse_unknown(body: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for name in body:
-        if name not in known:
-            raise Refused(422, f"{where} has {name[:100]!r}; it takes {', '.join(known)}")
 
 
 def request_hash(path: str, body: Mapping[str, Any]) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import signal
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +17,9 @@ from hutch.serve.gate import Refused
 from hutch.serve.runner import Ended, Job
 from hutch.serve.settings import Settings
 
-VERSION = "3"
+VERSION = ".".join(map(str, sys.version_info[:3]))  # that of programs, too
 _ALIASES = ("py", "py3", "python3")
-_VERSION = re.compile(r"\*|[\^~]?3(\.(x|[0-9]{1,3})){0,2}")  # which may be answered by a 3
+_COMPARED = re.compile(r"(>=|<=|>|<|=|\^|~)?v?([0-9]{1,3}|x|X|\*)(\.([0-9]{1,3}|x|X|\*)){0,2}")
 
 
 def runtimes() -> list[dict[str, Any]]:
@@ -31,7 +32,7 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job:
     if language not in ("python", *_ALIASES):
         raise Refused(400, f"{language[:100]}-* runtime is unknown")
     version = fields.text(body, "version", "*")
-    if _VERSION.fullmatch(version) is None:
+    if not _may_be_python_3(version):
         raise Refused(400, f"{language}-{version[:100]} runtime is unknown: {VERSION} is there")
     given = body.get("files")
     if type(given) is not list or not given or not all(type(one) is dict for one in given):
@@ -40,7 +41,7 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job:
         raise Refused(400, f"files has more than {settings.files} names")
     files = {}
     for number, one in enumerate(given[1:], 1):
-        name = fields.path(fields.text(one, "name", f"file{number}"), "files")
+        name = fields.path(fields.text(one, "name", "") or f"file{number}", "files")
         if name in files:
             raise Refused(400, f"files has {name[:100]!r} twice")
         files[name] = _content(one)
@@ -55,6 +56,28 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job:
         args=fields.words(body.get("args"), "args"),
         files=files,
     )
+
+
+def _may_be_python_3(selector: str) -> bool:
+    """Whether a Python 3 may answer for it: by its major version alone."""
+    ways = [way.split() for way in selector[:1000].split("||")]
+    return any(way and all(_is_below_3(one) is False for one in way) for way in ways)
+
+
+def _is_below_3(one: str) -> bool | None:
+    """Of one comparison, whether it leaves Python 3 out; None: it is none."""
+    found = _COMPARED.fullmatch(one)
+    if found is None:
+        return None
+    sign, major = found[1] or "=", found[2]
+    if not major.isdigit():
+        return False
+    number = int(major)
+    if sign in (">=", ">"):
+        return number > 3
+    if sign == "<":
+        return number < 3 or (number == 3 and found[3] is None)
+    return number < 3 if sign == "<=" else number != 3
 
 
 def _content(file: Mapping[str, Any]) -> bytes:
@@ -79,12 +102,19 @@ def _program(file: Mapping[str, Any]) -> str:
 
 
 def answer(ended: Ended) -> dict[str, Any]:
-    code, name, message, status = ended.exit_code, None, None, None
-    if code is not None and code < 0:
-        name, code = _signal(-code), None
+    code, name = ended.exit_code, None
     if ended.limit:
-        name, message = "SIGKILL", f"the program hit its limit: {ended.limit}"
-        status = "TO" if ended.limit in ("time", "cpu_time") else "SG"
+        name = "SIGKILL"
+        status, message = "SG", f"the program hit its limit: {ended.limit}"
+        if ended.limit in ("time", "cpu_time"):
+            status = "TO"
+    elif code is not None and code < 0:
+        status, message = "SG", f"Caught fatal signal {-code}"
+        name, code = _signal(-code), None
+    elif code:
+        status, message = "RE", f"Exited with error status {code}"
+    else:
+        status, message = None, None
     usage = ended.outcome.usage
     return {
         "language": "python",
@@ -99,7 +129,9 @@ def answer(ended: Ended) -> dict[str, Any]:
             "status": status,
             "wall_time": round(1000 * ended.seconds),
             "cpu_time": round(1000 * usage.cpu_sec),
-            "memory": usage.peak_memory_bytes,
+            "memory": usage.peak_memory_bytes or None,
+            "stdout_truncated": ended.outcome.stdout_truncated,
+            "stderr_truncated": ended.outcome.stderr_truncated,
         },
     }
 

@@ -3,9 +3,11 @@
 
 A connection is half open from its first moment, or from the first byte of a further request, until
 that request is there whole. Only so many are; the one that has been for longest makes room. So it
-does for a new connection where there are too many of its peer, or in all; if none is half open, the
-new one is refused. Of the requests that a connection sends without waiting for answers, some are
-read, and the rest when those before them are answered.
+does for a new connection where there are too many of its peer, or in all, and if none is, one that
+is idle; if all run a request, the new one is refused.
+
+Of the requests that a connection sends without waiting for answers, some are read, and the rest
+when those before them are answered.
 """
 
 from __future__ import annotations
@@ -35,15 +37,17 @@ _OF_A_CALL = 8
 # Of this process; half-open ones with the oldest first.
 connections: set[Protocol] = set()
 half_open: dict[Protocol, None] = {}
+_idle: dict[Protocol, None] = {}  # whose requests have been answered
 _peers: dict[str, _Peer] = {}
 
 
 class _Peer:
-    """One address, or all of a Unix socket. Its half-open connections, with the oldest first."""
+    """One address, or all of a Unix socket. Its connections of each kind, with the oldest first."""
 
     def __init__(self) -> None:
         self.connections = 0
         self.half_open: dict[Protocol, None] = {}
+        self.idle: dict[Protocol, None] = {}
 
 
 def pipelined() -> int:
@@ -83,12 +87,17 @@ class Protocol(HttpToolsProtocol):
         connections.discard(self)
         self._changed()
         self._whole()
+        self._set_idle(False)
         if self._peer is not None:
             self._peer.connections -= 1
             if not self._peer.connections:
                 _peers.pop(self.client[0] if self.client else "", None)
         self.resume_writing()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        self.config.loaded_app.state.end_soon()
+        super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
@@ -101,6 +110,7 @@ class Protocol(HttpToolsProtocol):
         self._read_on()
         if not self.transport.is_closing():
             self.flow.resume_reading()
+            self._set_idle(not self.pipeline and self._deadline is None)
 
     def _read_on(self) -> None:
         while (
@@ -166,22 +176,32 @@ class Protocol(HttpToolsProtocol):
     def _begin(self) -> None:
         self._in_headers = True
         self._header_bytes = 0
+        self._set_idle(False)
         half_open[self] = None
         if self._peer is not None:
             self._peer.half_open[self] = None
         self._arm(self._settings.header_sec)
         if self._peer is not None and self._peer.connections > max(1, self._most // 2):
-            self._make_room(self._peer.half_open)
+            self._make_room(self._peer.half_open, self._peer.idle)
         elif len(connections) > self._most or len(half_open) > self._most_half_open:
-            self._make_room(half_open)
+            self._make_room(half_open, _idle)
 
-    def _make_room(self, others: dict[Protocol, None]) -> None:
+    def _make_room(self, others: dict[Protocol, None], idle: dict[Protocol, None]) -> None:
         """By the oldest of these, which may be this one."""
         oldest = next(iter(others))
+        if oldest is self:
+            oldest = next(iter(idle), self)
         if oldest is self:
             self._refuse(*_TOO_MANY)
         else:
             oldest._abort()
+
+    def _set_idle(self, is_idle: bool) -> None:
+        for place in (_idle, *([] if self._peer is None else [self._peer.idle])):
+            if is_idle:
+                place[self] = None
+            else:
+                place.pop(self, None)
 
     def _whole(self) -> None:
         half_open.pop(self, None)

@@ -6,6 +6,7 @@ the seconds that its requests have held places, each for as long as it ran, by i
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -47,12 +48,13 @@ class _Line:
 class Turn:
     """Of one request."""
 
-    def __init__(self, queue: FairQueue, client: Client) -> None:
+    def __init__(self, queue: FairQueue, client: Client, patience_sec: float) -> None:
         self._queue = queue
         self._client = client
+        self._patience_sec = patience_sec
 
     async def __aenter__(self) -> None:
-        self._line = await self._queue.enter(self._client)
+        self._line = await self._queue.enter(self._client, self._patience_sec)
 
     async def __aexit__(self, *_: object) -> None:
         self._queue.leave(self._line)
@@ -88,17 +90,29 @@ class FairQueue:
         self._had: dict[Client, float] = {}  # by the others
         self._least = 0.0  # that an active one has had
         self._again: asyncio.TimerHandle | None = None
+        self._is_ended = False
 
-    def turn(self, client: Client) -> Turn:
-        """Within it, the request runs. Entering it raises Full, TooLate."""
-        return Turn(self, client)
+    def turn(self, client: Client, patience_sec: float = math.inf) -> Turn:
+        """Within it, the request runs. It waits for so long at the most, and no longer than all do.
+        Entering it raises Full, TooLate.
+        """
+        return Turn(self, client, patience_sec)
 
-    async def enter(self, client: Client) -> _Line:
+    def end(self) -> None:
+        """Who waits is too late, and who comes."""
+        self._is_ended = True
+        for line in self._active.values():
+            for turn in line.waiting:
+                turn.cancel()
+
+    async def enter(self, client: Client, patience_sec: float) -> _Line:
+        if self._is_ended:
+            raise TooLate
         line = self._line_of(client)
         if not self.waiting and self.running < self._concurrency and self._may_run(client):
             self._take(line, self._clock())
         else:
-            await self._wait(line)
+            await self._wait(line, min(patience_sec, self._patience_sec))
         return line
 
     def _line_of(self, client: Client) -> _Line:
@@ -111,7 +125,7 @@ class FairQueue:
             line = self._active[client] = _Line(client, had=had, since=now)
         return line
 
-    async def _wait(self, line: _Line) -> None:
+    async def _wait(self, line: _Line, patience_sec: float) -> None:
         if len(line.waiting) >= self._most:
             raise Full
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -121,16 +135,16 @@ class FairQueue:
         self._changed()
         try:
             # Not wait_for(), which on Pythons before 3.12 may lose a cancellation.
-            await asyncio.wait({turn}, timeout=self._patience_sec)
+            await asyncio.wait({turn}, timeout=patience_sec)
         except BaseException:
             self._give_up(line, turn)
             raise
-        if not turn.done():
+        if not turn.done() or turn.cancelled():
             self._give_up(line, turn)
             raise TooLate
 
     def _give_up(self, line: _Line, turn: asyncio.Future[None]) -> None:
-        if turn.done():  # it came at the same time
+        if turn.done() and not turn.cancelled():  # it came at the same time
             self.leave(line)
             return
         line.waiting.remove(turn)
@@ -139,7 +153,7 @@ class FairQueue:
 
     def serve(self) -> None:
         """Whoever may run, as far as there is room."""
-        if not self.waiting:
+        if not self.waiting or self._is_ended:
             return
         now = self._clock()
         while self.waiting:

@@ -10,13 +10,15 @@ from typing import Any
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hutch._errors import SandboxBusy
-from hutch._outcome import SandboxError
+from hutch._errors import SandboxBusy, SandboxError, SessionBusy, SessionNotFound
+from hutch._program_files import OF_THE_CODE
 from hutch._remote.wire import failure_to_wire
 from hutch.serve.gate import Refused
 from hutch.serve.own import fault_of
+from hutch.serve.public import public
 from hutch.serve.queue import Full, TooLate
 from hutch.serve.room import Room, Unsent
+from hutch.serve.settings import Settings
 
 RETRY = {"Retry-After": "1"}
 _PART = 256 << 10  # bytes of an answer that are handed over at once
@@ -64,7 +66,7 @@ def response_of(found: Any, unsent: Unsent) -> Response:
     return Whole(body, status, headers, unsent)
 
 
-def answer_to(error: Exception) -> Response:
+def answer_to(error: Exception, settings: Settings) -> Response:
     """Says what went wrong. There is a time to repeat it after only where it certainly did not
     run.
     """
@@ -73,17 +75,24 @@ def answer_to(error: Exception) -> Response:
     elif isinstance(error, (TooLate, SandboxBusy)):
         error = Refused(504, "there was no room in time", RETRY)
     elif isinstance(error, SandboxError):
-        return _fault(error)
+        error = _of_failure(public(error, settings))
     elif not isinstance(error, Refused):
         error = Refused(500, "the server has a mistake: see its log; this may have run")
-    return JSONResponse(_refused(error.text), error.status, error.headers)
+    return JSONResponse({**_refused(error.text), **error.more}, error.status, error.headers)
 
 
-def _fault(error: SandboxError) -> Response:
-    outcome = fault_of(error)
-    status, headers = (500, {}) if outcome.may_have_run else (503, RETRY)
-    found = {**_refused(str(error)), "failure": failure_to_wire(error)}
-    return JSONResponse(found, status, headers)
+def _of_failure(error: SandboxError) -> Refused:
+    status = 503
+    if isinstance(error, OF_THE_CODE):
+        status = 422
+    elif fault_of(error).may_have_run:
+        status = 500
+    elif isinstance(error, SessionNotFound):
+        status = 404
+    elif isinstance(error, SessionBusy):
+        status = 409
+    headers = RETRY if status in (503, 409) else {}
+    return Refused(status, str(error), headers, {"failure": failure_to_wire(error)})
 
 
 def _refused(text: str) -> dict[str, Any]:

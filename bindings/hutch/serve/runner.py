@@ -15,6 +15,7 @@ from hutch._program import Program, _given, fetched_aio, function, with_source
 from hutch._program_files import Wanted
 from hutch.serve import fields
 from hutch.serve.gate import Refused
+from hutch.serve.public import public
 from hutch.serve.settings import Client, Settings
 from hutch.serve.works import outcome_of
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # this module is not inside.
 _WITH_FILES = """
 import os
+import stat
 import subprocess
 import sys
 
@@ -44,7 +46,10 @@ def run(words, files, stdin, args, fetch, timeout, most):
     found = {}
     for path in fetch:
         try:
-            with open(path, "rb") as file:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            with open(fd, "rb") as file:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    continue
                 content = file.read(most + 1)
         except OSError:
             continue
@@ -122,8 +127,10 @@ class Runner:
             program = self._program(job.language, source, keywords)
             call = program.submit(stdin=job.stdin, args=job.args, files=files or None)
             outcome = await outcome_of(call)
-        if outcome.status == "fault" and not outcome.may_have_run:
-            outcome.unwrap()
+        if outcome.status == "fault":
+            outcome.fail(public(outcome.exception(), settings))
+            if not outcome.may_have_run:
+                outcome.unwrap()
         return _ended(outcome, job, time.monotonic() - begun)
 
     async def _run_with_files(
@@ -200,6 +207,7 @@ def keywords_of(
         "dependencies": [*settings.dependencies, *more],
         "isolation": settings.isolation,
         "memory_mb": memory_mb,
+        "echo": False,  # nothing of what a program prints is the server's to print
     }
     if settings.allow_network:
         keywords["allow_network"] = list(settings.allow_network)
@@ -242,6 +250,7 @@ def _of_files(value: Any, job: Job) -> tuple[int | None, dict[str, bytes]]:
     if type(value) is not tuple or len(value) != 2 or type(value[1]) is not dict:
         return 1, {}
     code = value[0] if value[0] is None or type(value[0]) is int else 1
+    asked = set(job.fetch)
     return code, {
-        path: one for path, one in value[1].items() if path in job.fetch and type(one) is bytes
+        path: one for path, one in value[1].items() if path in asked and type(one) is bytes
     }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -69,6 +70,8 @@ class Settings:
     kept_mb: int = 64  # their answers
     kept_sec: float = 3600.0  # for how long
     log_requests: bool = False  # a line for each
+    sessions: int = 64  # of each client, in each process
+    session_idle_sec: float = 600.0  # the most that one may be unused
     label_sets: int = 16  # different labels of requests, of each client: each has its workers
     operators: tuple[str, ...] = ()  # tenants that see what all of them do, in /metrics
     keys: tuple[tuple[bytes, Client], ...] = ()  # SHA-256 of each key
@@ -98,6 +101,7 @@ class Settings:
         return bool(self.socket) or self.host in LOOPBACK
 
 
+_RANGES = {"port": (-1.0, 65535.0), "memory_mb": (63.0, 16777216.0), "workers": (0.0, 128.0)}
 _OF_ASKERS = ("tenant_labels", "operators", "origins", "hosts", "allow_from")
 _KEYS = {one.name for one in dataclass_fields(Settings)} - {"keys", "tenant_labels"}
 
@@ -111,7 +115,7 @@ def read(path: Path | None = None, **given: Any) -> Settings:
     table: dict[str, Any] = {}
     if path.exists():
         table = loads(path.read_text(), path)
-    values = {**checked(table.get("serve", {}), path), **given}
+    values = {**checked(table.get("serve", {}), path), **checked(given, "hutch serve")}
     tenants = table.get("tenants", {})
     keys = tuple(_keys(tenants, path))
     names = {name for one in tenants.values() for name in one.get("labels", {})}
@@ -141,6 +145,11 @@ def read(path: Path | None = None, **given: Any) -> Settings:
     return settings
 
 
+def is_plain(text: str) -> bool:
+    """May stand in a header."""
+    return text.isascii() and text.isprintable() and " " not in text
+
+
 def loads(text: str, where: Path | str) -> dict[str, Any]:
     """Raises ValueError."""
     try:
@@ -165,10 +174,17 @@ def checked(table: Mapping[str, Any], path: Path | str) -> dict[str, Any]:
             known = {tuple: "a list of texts", str: "a text", int: "a whole number",
                      bool: "true or false"}  # fmt: skip
             raise ValueError(f"{path}: {name} in [serve] takes {known.get(kind, 'a number')}")
-        if kind in (int, float) and value <= 0:
-            raise ValueError(f"{path}: {name} in [serve] must be above 0")
+        if kind in (int, float):
+            _check_range(name, value, path)
         values[name] = value
     return values
+
+
+def _check_range(name: str, value: float, path: Path | str) -> None:
+    least, most = _RANGES.get(name, (0.0, math.inf))
+    if not (math.isfinite(value) and value > least and value <= most):
+        bound = f" and at most {most:g}" if math.isfinite(most) else ""
+        raise ValueError(f"{path}: {name} in [serve] must be above {least:g}{bound}")
 
 
 def _keys(tenants: Mapping[str, Any], path: Path) -> list[tuple[bytes, Client]]:
@@ -177,8 +193,11 @@ def _keys(tenants: Mapping[str, Any], path: Path) -> list[tuple[bytes, Client]]:
         key = tenant.get("key")
         if key is None:
             continue
-        if type(key) is not str or len(key) < 16:
-            raise ValueError(f"{path}: key in [tenants.{name}] must be a text of 16 or more")
+        if type(key) is not str or len(key) < 16 or not is_plain(key):
+            raise ValueError(
+                f"{path}: key in [tenants.{name}] must be a text of 16 or more ASCII letters, "
+                "digits and signs, without spaces"
+            )
         share = tenant.get("share", 1)
         if type(share) is not int or not 1 <= share <= 1000:
             raise ValueError(f"{path}: share in [tenants.{name}] must be from 1 to 1000")
