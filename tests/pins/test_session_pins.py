@@ -120,7 +120,8 @@ def test_a_session_makes_few_system_calls_in_an_exec(tmp_path: Path) -> None:
     assert len(made) >= 9
     # One that the machine keeps waiting makes more, so the one in the middle says what they make.
     calls = sorted(made, key=len)[len(made) // 2]
-    assert 5 <= len(calls) <= CELL_CALLS, calls
+    of_a_long_one = (calls.count("getrusage") == 3) + (calls.count("sched_setaffinity") == 2)
+    assert 5 <= len(calls) <= CELL_CALLS + of_a_long_one, calls
 
 
 def test_few_frames_of_python_are_run_for_an_exec() -> None:
