@@ -47,8 +47,8 @@ def processes(name: str) -> list[str]:
 
 
 CELLS = {
-    "/run_code": lambda source: {"code": source},
-    "/run_code?files": lambda source: {"code": source, "fetch_files": ["x"]},
+    "/run_code": lambda source: {"code": source, "run_timeout": 500},
+    "/run_code?": lambda source: {"code": source, "run_timeout": 500, "fetch_files": ["x"]},
     "/api/v2/execute": lambda source: {"language": "python", "files": [{"content": source}]},
     "/v1/run": lambda source: {"source": source},
     "/v1/map": lambda source: {"items": [{"source": source}]},
