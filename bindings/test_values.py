@@ -67,7 +67,17 @@ class Own(int):
 
 @pytest.mark.parametrize(
     "value",
-    [object(), len, Own(3), {"a": [{1: Own(3)}]}, [0] * MOST_VALUES, Decimal(10**2000)],
+    [
+        object(),
+        len,
+        Own(3),
+        {"a": [{1: Own(3)}]},
+        [0] * MOST_VALUES,
+        Decimal(10**2000),
+        Fraction(1, 10**2000),
+        datetime.time(1, fold=1),
+        datetime.time(tzinfo=datetime.timezone(datetime.timedelta(hours=1), "CET")),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_data_does_not_travel(value: Any) -> None:
@@ -104,6 +114,10 @@ def test_what_is_nested_too_deep_does_not_travel() -> None:
         {"$Decimal": "x"},
         {"$Fraction": ["0x1", "0x0"]},
         {"$Fraction": [1, 2]},
+        {"$Fraction": ["0x" + "f" * 2000, "0x3"]},
+        {"$set": [place * (2**61 - 1) for place in range(1, 1000)]},
+        {"$frozenset": [{"$int": hex(place << 61)} for place in range(1000)]},
+        {"$dict": [[place << 40, 1] for place in range(1000)]},
         {"$complex": ["1"]},
         {"$UUID": "0" * 31},
         {"$datetime": "yesterday"},
@@ -135,6 +149,16 @@ def test_hostile_json_is_a_value_or_refused(found: Any) -> None:
         from_json(found)
     except ValueError:
         pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [set(range(50_000)), {1.5 * one for one in range(50_000)}, {str(one) for one in range(50_000)},
+     dict.fromkeys(range(0, 400000, 8)), {(one, "x") for one in range(20_000)},
+     {2**one for one in range(60)}, {-one for one in range(1000)}],
+)  # fmt: skip
+def test_honest_keys_are_spread(value: Any) -> None:
+    assert from_json(to_json(value)) == value
 
 
 def test_kinds_are_kept() -> None:

@@ -5,7 +5,6 @@ notebooks begin with. What is not known stays what it is, a SyntaxError with a h
 
 from __future__ import annotations
 
-import base64
 import re
 import shlex
 from collections.abc import Callable
@@ -65,8 +64,11 @@ def of_env(text: str) -> str:
 
 
 def of_run(text: str) -> str | None:
-    for path in paths_of(text)[:1]:
-        return f"exec(compile(__import__('pathlib').Path({path!r}).read_text(), {path!r}, 'exec'))"
+    words = paths_of(text)
+    for path in words[:1]:
+        read = f"__import__('pathlib').Path({path!r}).read_text()"
+        args = f"__import__('sys').argv.__setitem__(slice(None), {words!r})"
+        return f"{args}; exec(compile({read}, {path!r}, 'exec'))"
     return None
 
 
@@ -87,11 +89,11 @@ def of_cell(source: str, first: re.Match[str]) -> str:
     before = source[: first.start(1)].count("\n")
     body = source[first.end() :].removeprefix("\n")
     empty = "\n" * (before + 1)
-    if name in ("time", "capture", "prun"):
+    if name in ("time", "capture") and not paths_of(text):
         return empty + replaced(body)
     if name in SHELLS and (name != "script" or text.split()[:1] in (["bash"], ["sh"])):
-        kept = base64.b64encode(body.encode("utf-8", "surrogateescape")).decode()
-        return f"{empty[1:]}!bash <(echo {kept} | base64 -d)"
+        script = body.encode("utf-8", "surrogateescape")
+        return f"{empty[1:]}__import__('subprocess').run(['bash'], input={script!r}, check=True);"
     if name in ("writefile", "file"):
         mode = "a" if text.startswith("-a ") else "w"
         body += "" if body.endswith("\n") else "\n"

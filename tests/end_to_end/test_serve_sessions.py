@@ -151,9 +151,13 @@ def test_a_second_call_meanwhile_is_refused_and_certainly_did_not_run(s: Any) ->
     )
     thread.start()
     heard.wait(60)
-    with pytest.raises(hutch.SessionBusy) as busy:
-        s.exec("1")
-    assert busy.value.safe_to_retry
+    for more in ({}, {"on_stdout": print}):
+        with pytest.raises(hutch.SessionBusy) as busy:
+            s.exec("1", **more)
+        assert busy.value.safe_to_retry
+    for _ in range(6):  # by either process
+        answer = httpx.post(f"{s._url}/v1/sessions/{s.id}/exec", json={"code": "1"}, timeout=60)
+        assert answer.status_code == 409 and "retry-after" in answer.headers
     s.interrupt()
     thread.join()
 
@@ -186,6 +190,41 @@ def test_it_ends(url: str) -> None:
         for _ in range(2):
             with pytest.raises(hutch.SessionNotFound):
                 short.exec("1")
+
+
+def test_one_that_nobody_uses_ends(serving: Serving) -> None:
+    """Also if nobody ever did, as where its client left before it was answered."""
+    with serving("--set", "sessions=3") as (url, _):
+        with asked(url, "/v1/sessions", {"idle_sec": 0.3, "files": {"a": "eA=="}}):
+            until(lambda: "_sessions 1" in httpx.get(f"{url}/metrics").text)
+        sessions = [hutch.Client(url).Session(idle_sec=0.3) for _ in range(2)]
+        sessions[0].exec("1")
+        until(lambda: "_sessions 0" in httpx.get(f"{url}/metrics").text)
+        for one in sessions:
+            with pytest.raises(hutch.SessionNotFound):
+                one.info()
+        with hutch.Client(url).Session(idle_sec=1) as used:  # and one that is used does not
+            assert used.exec("import time; time.sleep(2); 5").value == 5
+            assert used.exec("6").value == 6
+
+
+def test_a_streamed_exec_that_has_no_turn_is_refused_as_others_are(serving: Serving) -> None:
+    with serving("--concurrency", "1", "--set", "queue_sec=0.3") as (url, _):
+        busy, idle = hutch.Client(url).Session(), hutch.Client(url).Session()
+        heard = threading.Event()
+        thread = threading.Thread(target=lambda: busy.exec(
+            "print(1, flush=True)\nimport time; time.sleep(50)", on_stdout=lambda _: heard.set()
+        ))  # fmt: skip
+        thread.start()
+        heard.wait(60)
+        for stream in (True, False):
+            body = {"code": "1", "stream": stream}
+            late = httpx.post(f"{url}/v1/sessions/{idle.id}/exec", json=body, timeout=60)
+            assert late.status_code == 504 and "retry-after" in late.headers
+        with pytest.raises(hutch.SandboxBusy):
+            idle.exec("1", on_stdout=print)
+        busy.interrupt()
+        thread.join()
 
 
 def test_each_process_answers_for_all(url: str) -> None:

@@ -101,8 +101,8 @@ def test_keys_are_read_again_and_may_stand_in_the_path(
 ) -> None:
     """In each process, and what runs goes on. A client that can send no header needs none."""
 
-    def of(key: str) -> str:
-        return f'[tenants.a]\nlabels = {{ team = "a" }}\nkey = "{key * 20}"\n'
+    def of(key: str, more: str = "") -> str:
+        return f'[tenants.a]\nlabels = {{ team = "a" }}\nkey = "{key * 20}"\n{more}'
 
     def status(key: str) -> int:
         place = f"{url}/key/{key * 20}/run_code"
@@ -116,11 +116,15 @@ def test_keys_are_read_again_and_may_stand_in_the_path(
         with ThreadPoolExecutor(1) as thread:
             runs = thread.submit(httpx.post, f"{place}/run_code", json=slow, timeout=60)
             until(lambda: "_running 1" in httpx.get(f"{place}/metrics").text)
-            agent_toml(of("b"))
+            session = httpx.post(f"{place}/v1/sessions", json={}).json()["id"]
+            agent_toml(of("b", "share = 3\n"))
             server.send_signal(signal.SIGHUP)
             until(lambda: {status("b") for _ in range(12)} == {200})
             until(lambda: {status("a") for _ in range(12)} == {401})
         assert runs.result().json()["run_result"]["stdout"] == "ran on\n"
+        place = f"{url}/key/{'b' * 20}/v1/sessions/{session}/exec"
+        for _ in range(6):
+            assert httpx.post(place, json={"code": "7"}, timeout=60).json()["value"] == 7
 
 
 def test_what_its_agent_would_refuse_is_refused(

@@ -43,6 +43,7 @@ class _Bounded(io.RawIOBase):
         self._until: float | None = None  # once it has begun
 
     def restart(self) -> None:
+        self._left = MOST_BYTES
         self._until = time.monotonic() + TRANSFER_SEC
 
     def readable(self) -> bool:
@@ -112,6 +113,8 @@ def last_line_of(answer: http.client.HTTPResponse, tell: Callable[[bytes], bool]
             _restart(answer)
             if not tell(line):
                 last = line
+        if not last:
+            raise http.client.IncompleteRead(b"")
         return last
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hutch import _strict_json
@@ -77,7 +78,10 @@ class RemoteSession:
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a name, or `default`. Raises ValueError for one that is no data."""
         found = self._ask("get", {"name": name})
-        return values.from_json(found.get("value")) if found.get("found") is True else default
+        if found.get("found") is not True:
+            return default
+        with _readable():
+            return values.from_json(found.get("value"))
 
     def set(self, name: str, value: Any) -> None:
         """Gives a name a value. Raises ValueError for one that is no data."""
@@ -112,7 +116,7 @@ class RemoteSession:
     @property
     def lost(self) -> list[str]:
         """The names that were lost at the last restart."""
-        return [one for one in self.info().get("lost", ()) if type(one) is str]
+        return _texts(self.info().get("lost"))
 
     def close(self) -> None:
         """Ends the session with all that it has. Nothing happens the second time."""
@@ -155,6 +159,8 @@ class RemoteSession:
 
         def tell(line: bytes) -> bool:
             found = _strict_json.parsed(line)
+            if type(found.get("left_out")) is int:
+                found["stdout"] = f"\n[{found['left_out']} characters came too fast]\n"
             for name, text in found.items():
                 callback = callbacks.get(name)
                 if callback is not None and type(text) is str:
@@ -176,12 +182,23 @@ class RemoteSession:
             )
         except _CallbackRaised as raised:
             raise raised.error from None
-        try:
+        with _readable():
             _decode(outcome)
-        except ValueError as error:
-            text = f"the server's answer cannot be read: {error}"
-            raise AgentUnavailable(text, may_have_run=True) from None
         return outcome
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What is none of its values is the server's fault."""
+    try:
+        yield
+    except ValueError as error:
+        text = f"the server's answer cannot be read: {error}"
+        raise AgentUnavailable(text, may_have_run=True) from None
+
+
+def _texts(found: Any) -> list[str]:
+    return [one for one in found if type(one) is str] if type(found) is list else []
 
 
 def _decode(outcome: Outcome[Any]) -> None:
@@ -209,15 +226,15 @@ class RemoteFiles:
 
     def read_bytes(self, path: str) -> bytes:
         found = self._ask({"read": [path]}).get("files")
-        content = found.get(path) if type(found) is dict else None
-        if type(content) is not str:
-            raise ValueError("the server's answer has no such file")
-        return base64.b64decode(content, validate=True)
+        with _readable():
+            content = found.get(path) if type(found) is dict else None
+            if type(content) is not str:
+                raise ValueError("it has no such file")
+            return base64.b64decode(content, validate=True)
 
     def list(self, path: str = ".") -> list[str]:
         """The names in a directory."""
-        names = self._ask({"list": path}).get("names")
-        return [one for one in names if type(one) is str] if type(names) is list else []
+        return _texts(self._ask({"list": path}).get("names"))
 
     def delete(self, path: str) -> None:
         """A file, or a directory with all that is in it."""

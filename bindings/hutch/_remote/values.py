@@ -11,13 +11,15 @@ import decimal
 import fractions
 import math
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 MOST_VALUES = 100_000
 _MOST_DEPTH = 28  # levels of JSON, with those around it
 _SAFE = 1 << 53  # whole numbers that every reader of JSON has are below
-_MOST_DIGITS = 1000  # of a decimal number
+_MOST_DIGITS = 1000  # of a decimal number, and of each part of a fraction
+_MOST_ALIKE = 64
 
 
 class NotData(Exception):
@@ -72,8 +74,21 @@ def _of_decimal(value: decimal.Decimal) -> str:
     return text
 
 
+def _is_named(zone: datetime.timezone) -> bool:
+    plain = datetime.timezone(zone.utcoffset(None))
+    return zone.tzname(None) != plain.tzname(None)
+
+
+def _hex(value: int) -> str:
+    text = hex(value)
+    if len(text) > _MOST_DIGITS:
+        raise NotData(f"it holds a Fraction of more than {_MOST_DIGITS} digits")
+    return text
+
+
 def _of_time(value: Any) -> str:
-    if value.tzinfo is not None and type(value.tzinfo) is not datetime.timezone:
+    zone = value.tzinfo
+    if zone is not None and (type(zone) is not datetime.timezone or _is_named(zone)):
         raise NotData(f"it holds a {type(value).__name__} of a time zone by name")
     if value.fold:
         raise NotData(f"it holds a {type(value).__name__} of an hour that comes twice")
@@ -86,7 +101,7 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
     bytearray: lambda value: base64.b64encode(value).decode(),
     complex: lambda value: [repr(value.real), repr(value.imag)],
     decimal.Decimal: _of_decimal,
-    fractions.Fraction: lambda value: [hex(value.numerator), hex(value.denominator)],
+    fractions.Fraction: lambda value: [_hex(value.numerator), _hex(value.denominator)],
     uuid.UUID: lambda value: value.hex,
     datetime.date: lambda value: value.isoformat(),
     datetime.datetime: _of_time,
@@ -136,7 +151,17 @@ def _parts(found: Any, count: int | None = None) -> list[Any]:
 
 
 def _pairs(found: Any) -> dict[Any, Any]:
-    return {_decoded(_parts(pair, 2)[0]): _decoded(pair[1]) for pair in _parts(found)}
+    pairs = [(_decoded(_parts(pair, 2)[0]), _decoded(pair[1])) for pair in _parts(found)]
+    _spread([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _spread(keys: list[Any]) -> list[Any]:
+    """Their hashes are: of keys that all have the same, each is compared with all before it."""
+    hashes = Counter(map(hash, keys))
+    if hashes and max(hashes.values()) > _MOST_ALIKE:
+        raise ValueError("its value has too many keys of one hash")
+    return keys
 
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
@@ -144,14 +169,16 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$int": lambda found: int(_text(found), 16),
     "$float": lambda found: float(_text(found, 30)),
     "$tuple": lambda found: tuple(map(_decoded, _parts(found))),
-    "$set": lambda found: set(map(_decoded, _parts(found))),
-    "$frozenset": lambda found: frozenset(map(_decoded, _parts(found))),
+    "$set": lambda found: set(_spread([*map(_decoded, _parts(found))])),
+    "$frozenset": lambda found: frozenset(_spread([*map(_decoded, _parts(found))])),
     "$dict": _pairs,
     "$bytes": _bytes,
     "$bytearray": lambda found: bytearray(_bytes(found)),
     "$complex": lambda found: complex(*(float(_text(one, 30)) for one in _parts(found, 2))),
     "$Decimal": lambda found: decimal.Decimal(_text(found, _MOST_DIGITS)),
-    "$Fraction": lambda found: fractions.Fraction(*(int(_text(x), 16) for x in _parts(found, 2))),
+    "$Fraction": lambda found: fractions.Fraction(
+        *(int(_text(one, _MOST_DIGITS), 16) for one in _parts(found, 2))
+    ),
     "$UUID": lambda found: uuid.UUID(hex=_text(found, 32)),
     "$date": lambda found: datetime.date.fromisoformat(_text(found, 50)),
     "$datetime": lambda found: datetime.datetime.fromisoformat(_text(found, 50)),

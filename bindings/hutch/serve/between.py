@@ -71,7 +71,7 @@ class Between:
                 await work
             finally:
                 leaves.cancel()
-        except (OSError, EOFError, asyncio.CancelledError):
+        except (OSError, EOFError, RuntimeError, asyncio.CancelledError):
             pass  # it has left
         finally:
             writer.close()

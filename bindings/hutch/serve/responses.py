@@ -62,7 +62,7 @@ class Whole(Response):
 def response_of(found: Any, unsent: Unsent) -> Response:
     """Of an answer, or of its status and its bytes. A text may hold half of a surrogate pair."""
     status, body = found if type(found) is tuple else (200, json.dumps(found).encode())
-    headers = RETRY if status == 503 else {}
+    headers = RETRY if status in (409, 429, 503, 504) else {}
     return Whole(body, status, headers, unsent)
 
 

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ VERBS = ("exec", "bash", "get", "set", "files", "interrupt", "reset", "info", "c
 _MOST_TEXT = 10_000  # characters of a value that is no data
 _NUMBER = re.compile("[0-9a-f]{1,8}")
 _LEAVES_SEC = 1.0
+_MOST_WAITING = 4 << 20  # bytes of a stream that nobody has read
 _ANY = 1000  # of names and of paths in one request
 
 
@@ -46,7 +48,10 @@ class _One:
     session: AsyncSession
     client: Client
     timeout_sec: float
+    idle_sec: float
     running: asyncio.Task[Any] | None = None
+    uses: int = 0  # under way
+    ends: asyncio.TimerHandle | None = None  # where nothing is under way
 
 
 class Sessions:
@@ -57,15 +62,15 @@ class Sessions:
         self._queue = queue
         self._answers = answers
         self._all: dict[str, _One] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def open(
         self, client: Client, runs_as: Client, body: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Raises Refused, SandboxError."""
+        """Raises Refused, SandboxError, and what a queue does."""
         settings = self.settings
         fields.known(body, OPEN_FIELDS)
-        self._forget_ended()
-        if sum(one.client is client for one in self._all.values()) >= settings.sessions:
+        if sum(one.client.name == client.name for one in self._all.values()) >= settings.sessions:
             text = f"this client has {settings.sessions} sessions in this process: close some"
             raise Refused(429, text, {"Retry-After": "1"})
         timeout = fields.exact_seconds(body.get("timeout_sec"), "timeout_sec", settings.timeout_sec)
@@ -73,12 +78,48 @@ class Sessions:
         memory = fields.exact_memory_mb(body.get("memory_mb"), settings)
         keywords = keywords_of(settings, runs_as, memory)
         keywords["result_mb"] = min(settings.body_mb, MOST_RESULT_MB)
-        session = AsyncSession(
-            files=fields.files(body, settings), idle_sec=idle, timeout_sec=timeout, **keywords
-        )
+        files = fields.files(body, settings)
+        session = AsyncSession(idle_sec=idle, timeout_sec=timeout, **keywords)
         id = f"{os.getpid():x}-{secrets.token_hex(16)}"
-        self._all[id] = _One(session, client, timeout)
+        one = self._all[id] = _One(session, client, timeout, idle)
+        try:
+            with self._used(id, one):
+                if files:  # at once, so that they take no memory here
+                    await self._in_turn(one, lambda: _put(session, files))
+        except BaseException:
+            self._drop(id, one)
+            raise
         return {"id": id, "timeout_sec": timeout, "idle_sec": idle}
+
+    @contextmanager
+    def _used(self, id: str, one: _One) -> Iterator[None]:
+        """One that is not used ends, also one that never was: its cell may be gone without that
+        anybody hears of it.
+        """
+        one.uses += 1
+        if one.ends is not None:
+            one.ends.cancel()
+        try:
+            yield
+        finally:
+            one.uses -= 1
+            if not one.uses and id in self._all:
+                loop = asyncio.get_running_loop()
+                one.ends = loop.call_later(one.idle_sec, self._drop, id, one)
+
+    def _drop(self, id: str, one: _One) -> None:
+        if self._all.pop(id, None) is None:
+            return
+        if one.ends is not None:
+            one.ends.cancel()
+        task = asyncio.ensure_future(one.session.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closed)
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        if not task.cancelled():
+            task.exception()  # which nobody is there to hear of
 
     @property
     def count(self) -> int:
@@ -87,27 +128,27 @@ class Sessions:
     async def do(self, client: Client | None, id: str, verb: str, body: Mapping[str, Any]) -> Any:
         """Its answer, or lines of one. Raises Refused, SandboxError, and what a queue does."""
         one = self._all.get(id)
-        if one is None or one.client is not client:
+        if one is None or client is None or one.client.name != client.name:
             raise SessionNotFound("there is no such session, or it has ended")
-        if one.session.info()["closed"] and verb != "close":
-            del self._all[id]
-            raise SessionNotFound(f"the session has ended: {one.session.info()['closed']}")
         run: Callable[[_One, Mapping[str, Any]], Any] = getattr(self, f"_{verb}")
-        try:
-            return await run(one, body)
-        except SandboxStartupError as error:
-            if one.session.info()["closed"]:
-                raise SessionNotFound(error.message, may_have_run=error.may_have_run) from None
-            raise
+        with ExitStack() as stack:
+            stack.enter_context(self._used(id, one))
+            try:
+                found = await run(one, body)
+            except SandboxStartupError as error:
+                if one.session.info()["closed"]:
+                    self._drop(id, one)
+                    raise SessionNotFound(error.message, may_have_run=error.may_have_run) from None
+                raise
+            if isinstance(found, _Stream):
+                found.closed = stack.pop_all().close
+        return found
 
     async def end(self) -> None:
-        for one in self._all.values():
-            await one.session.close()
-
-    def _forget_ended(self) -> None:
         for id, one in [*self._all.items()]:
-            if one.session.info()["closed"]:
-                del self._all[id]
+            self._drop(id, one)
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     # ---- the verbs
 
@@ -147,9 +188,12 @@ class Sessions:
                 outcome.unwrap()
             return _told(outcome)
 
-        if fields.flag(body, "stream"):
-            return self._lines(one.client, lambda: place(one, ran), limits)
-        return await place(one, ran)
+        if not fields.flag(body, "stream"):
+            return await place(one, ran)
+        stream = _Stream(self._answers, one.client, self.settings)
+        limits |= {"on_stdout": stream.hears("stdout"), "on_stderr": stream.hears("stderr")}
+        await stream.begin(lambda: place(one, ran))
+        return stream
 
     async def _in_turn(self, one: _One, run: Callable[[], Awaitable[T]]) -> T:
         """Where this is cancelled, the code is ended as at a time limit, and this ends then."""
@@ -167,45 +211,6 @@ class Sessions:
     async def _beside(self, one: _One, run: Callable[[], Awaitable[T]]) -> T:
         async with self._queue.turn(one.client):
             return await run()
-
-    async def _lines(
-        self, client: Client, run: Callable[[], Awaitable[dict[str, Any]]], limits: dict[str, Any]
-    ) -> AsyncGenerator[bytes, None]:
-        """What is printed, as it is, and at last the Outcome."""
-        waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        with Unsent(self._answers, client) as unsent:
-
-            def put(line: bytes | None) -> None:
-                unsent.add(len(line or b""))
-                waiting.put_nowait(line)
-
-            def printed(name: str) -> Callable[[str], None]:
-                def tell(text: str) -> None:
-                    loop.call_soon_threadsafe(put, _line({name: text}))
-
-                return tell
-
-            async def work() -> None:
-                try:
-                    found = await run()
-                    loop.call_soon(put, _line({"outcome": found}))
-                except SandboxError as error:
-                    fault = fault_of(public(error, self.settings))
-                    loop.call_soon(put, _line({"outcome": to_wire(fault)}))
-                finally:
-                    loop.call_soon(put, None)
-
-            limits |= {"on_stdout": printed("stdout"), "on_stderr": printed("stderr")}
-            task = asyncio.ensure_future(work())
-            try:
-                while (line := await waiting.get()) is not None:
-                    yield line
-                    unsent.add(-len(line))
-                await task
-            finally:
-                task.cancel()
-                await asyncio.wait({task})
 
     async def _get(self, one: _One, body: Mapping[str, Any]) -> Any:
         fields.known(body, ("name",))
@@ -290,6 +295,94 @@ class Sessions:
         self._all = {id: other for id, other in self._all.items() if other is not one}
         await one.session.close()
         return {}
+
+
+class _Stream(AsyncGenerator[bytes, None]):
+    """What is printed, as it is, and at last the Outcome. Of what comes faster than it is read so
+    much is kept, and the rest left out, with a line that says how much.
+    """
+
+    def __init__(self, answers: Shares, client: Client, settings: Settings) -> None:
+        self._unsent = Unsent(answers, client)
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._size = 0  # of what waits
+        self._left_out = 0  # characters
+        self.closed: Callable[[], None] = lambda: None
+
+    def hears(self, name: str) -> Callable[[str], None]:
+        def hear(text: str) -> None:
+            if self._size > _MOST_WAITING:
+                self._left_out += len(text)
+                return
+            line = _line({name: text})
+            self._size += len(line)
+            self._loop.call_soon_threadsafe(self._put, line)
+
+        return hear
+
+    def _put(self, line: bytes | None) -> None:
+        self._unsent.add(len(line or b""))
+        self._waiting.put_nowait(line)
+
+    async def begin(self, run: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        """Until there is a line, so that what does not run is refused in the usual way. It is to be
+        closed from then on.
+        """
+
+        async def work() -> dict[str, Any]:
+            try:
+                return await run()
+            finally:
+                self._loop.call_soon(self._put, None)
+
+        self._task = asyncio.ensure_future(work())
+        try:
+            first = await self._waiting.get()
+            if first is None and self._task.done():
+                self._task.result()
+        except BaseException:
+            await self._end()
+            raise
+        self._lines = self._from(first)
+
+    async def _from(self, line: bytes | None) -> AsyncGenerator[bytes, None]:
+        while line is not None:
+            yield line
+            self._size -= len(line)
+            self._unsent.add(-len(line))
+            if self._left_out and self._size <= _MOST_WAITING:
+                left_out, self._left_out = self._left_out, 0
+                yield _line({"left_out": left_out})
+            line = await self._waiting.get()
+        try:
+            found = await self._task
+        except SandboxError as error:
+            found = to_wire(fault_of(public(error, self._settings)))
+        yield _line({"outcome": found})
+
+    async def _end(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self._unsent.__exit__()
+        self.closed()
+
+    async def asend(self, value: None) -> bytes:
+        return await self._lines.asend(value)
+
+    async def athrow(self, *error: Any) -> bytes:
+        return await self._lines.athrow(*error)
+
+    async def aclose(self) -> None:
+        """Also of one of which nothing was taken."""
+        await self._lines.aclose()
+        await self._end()
+
+
+async def _put(session: AsyncSession, files: Mapping[str, bytes]) -> None:
+    for path, content in files.items():
+        await session.files.write(path, content)
 
 
 async def _end_of_left(one: _One) -> None:
