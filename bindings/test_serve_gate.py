@@ -12,6 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from hutch.serve import gate, settings
+from hutch.serve.app import Server
 from hutch.serve.gate import Refused, client_of
 from hutch.serve.settings import Client, Settings
 
@@ -192,6 +193,20 @@ def test_what_is_read_again_is_who_may_ask(tmp_path: Path) -> None:
     assert asked(after, ("X-API-Key", "other" * 9)) is of_before["first"]
     with pytest.raises(Refused, match="missing or not known"):
         asked(after, ("X-API-Key", KEYS["first"]))
+
+
+def test_what_is_read_again_holds_for_all_that_ask_the_settings(tmp_path: Path) -> None:
+    server = Server(Settings())
+    after = settings.read(written(tmp_path, KEYS))
+    server.reload(lambda: after)
+    for one in (server, server.own, server._sessions, server._runner):
+        assert {client.name for _, client in one.settings.keys} == KEYS.keys()
+
+    def refused() -> Settings:
+        raise ValueError("agent.toml is wrong")
+
+    server.reload(refused)
+    assert server.settings.keys
 
 
 def test_two_tenants_have_two_keys(tmp_path: Path) -> None:

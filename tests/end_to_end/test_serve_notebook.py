@@ -120,13 +120,13 @@ def test_cells_after_one_that_raised_run_as_in_a_notebook(client: httpx.Client) 
 
 
 def test_cells_that_have_no_time_left_say_so(client: httpx.Client) -> None:
-    sleeps = "import time; time.sleep(9)"
-    found = run(client, "x = 1", sleeps, "x", total_timeout=0.5)
+    sleeps = "import time; time.sleep(60)"
+    found = run(client, "x = 1", sleeps, "x", total_timeout=3)
     assert (found["status"], found["driver"]["status"]) == ("Failed", "TimeLimitExceeded")
     names = [[error["ename"] for error in one["error"]] for one in found["cells"]]
     assert names == [[], ["KeyboardInterrupt"], ["TimeoutError"]]
     assert "there was no time left" in found["cells"][2]["error"][0]["evalue"]
-    found = run(client, "x = 1", sleeps, "print(x)", cell_timeout=0.5)  # there is
+    found = run(client, "x = 1", sleeps, "print(x)", cell_timeout=3)  # there is
     assert (found["status"], found["driver"]["status"]) == ("Failed", "TimeLimitExceeded")
     assert found["cells"][2]["stdout"] == "1\n"
 

@@ -16,8 +16,6 @@ from hutch._program import _checked_source, _given
 from hutch._remote.servers import Servers
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from hutch import _core
     from hutch._outcome import Outcome
     from hutch._remote.session import RemoteSession
@@ -132,12 +130,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from hutch._errors import AgentUnavailable, SandboxStartupError
@@ -185,23 +185,28 @@ class Servers:
         try:
             if key:
                 return self._ask_of_key(path, body, key, active)
-            return self._ask_any(path, body, active)
+            _, outcome = self.ask_least_loaded(path, body, outcome_of, active)
+            return cast("Outcome[Any]", outcome)
         except SandboxError as error:
             if error.outcome is None:
                 ran = isinstance(error, SandboxStartupError) and error.may_have_run
                 error.outcome = Outcome[Any]("fault", may_have_run=ran).fail(error)
             raise
 
-    def ask_least_loaded(self, path: str, body: bytes, read: Read) -> tuple[str, Any]:
+    def ask_least_loaded(
+        self, path: str, body: bytes, read: Read, active: set[Connection]
+    ) -> tuple[str, Any]:
         """The URL of the server that took it, and what `read` makes of the status and the body of
-        its answer. Raises as ask() does.
+        its answer. Raises SandboxError, and what `read` does.
         """
         tried: set[Server] = set()
         while True:
             server = self._least_loaded(tried)
             tried.add(server)
             try:
-                return server.url, self.ask_one(server.url, path, body, read)
+                return server.url, self._ask(
+                    server, path, body, read, set() if active is None else active
+                )
             except SandboxStartupError as error:
                 if error.may_have_run or len(tried) == len(self.all):
                     raise
@@ -218,29 +223,23 @@ class Servers:
         another one follows; `read` gets the last.
         """
         server = next(one for one in self.all if one.url == url)
+        return self._ask(server, path, body, read, set(), tell)
+
+    def _ask(
+        self,
+        server: Server,
+        path: str,
+        body: bytes,
+        read: Read,
+        active: set[Connection],
+        tell: Callable[[bytes], bool] | None = None,
+    ) -> Any:
         try:
-            return read(*self._send(server, path, body, {}, set(), tell))
+            return read(*self._send(server, path, body, {}, active, tell))
         except _NotSent as error:
             raise _unreachable(server, error) from None
         except _Lost as error:
             raise _lost(server, error) from None
-
-    def _ask_any(self, path: str, body: bytes, active: set[Connection]) -> Outcome[Any]:
-        tried: set[Server] = set()
-        while True:
-            server = self._least_loaded(tried)
-            tried.add(server)
-            failed: SandboxStartupError
-            try:
-                return outcome_of(*self._send(server, path, body, {}, active))
-            except _NotSent as error:
-                failed = _unreachable(server, error)
-            except _Lost as error:
-                failed = _lost(server, error)
-            except SandboxStartupError as error:
-                failed = error
-            if failed.may_have_run or len(tried) == len(self.all):
-                raise failed from None
 
     def close(self) -> None:
         for server in self.all:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,10 @@ from hutch._remote import values
 from hutch._remote.answers import last_outcome_of, object_of, outcome_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from hutch._outcome import Outcome
     from hutch._remote.servers import Servers
 
+_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")  # it stands in paths
 Printed = Callable[[str], object]
 
 
@@ -43,8 +43,9 @@ class RemoteSession:
     def __init__(self, servers: Servers, body: dict[str, Any]) -> None:
         content = json.dumps(body).encode()
         self._servers = servers
-        self._url, found = servers.ask_least_loaded("/v1/sessions", content, object_of)
-        self.id: str = str(found.get("id"))
+        self._url, found = servers.ask_least_loaded("/v1/sessions", content, object_of, set())
+        with _readable():
+            self.id = _id_in(found)
         self.files = RemoteFiles(self)
 
     def exec(
@@ -128,12 +129,7 @@ class RemoteSession:
     def __enter__(self) -> RemoteSession:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -195,6 +191,13 @@ def _readable() -> Iterator[None]:
     except ValueError as error:
         text = f"the server's answer cannot be read: {error}"
         raise AgentUnavailable(text, may_have_run=True) from None
+
+
+def _id_in(found: Mapping[str, Any]) -> str:
+    id = found.get("id")
+    if type(id) is not str or _ID.fullmatch(id) is None:
+        raise ValueError("it has no id of a session")
+    return id
 
 
 def _texts(found: Any) -> list[str]:

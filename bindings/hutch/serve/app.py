@@ -103,11 +103,13 @@ class Server:
     def reload(self, again: Callable[[], Settings]) -> None:
         """Takes what the file says now of who may ask; the rest holds from start to end."""
         try:
-            self.settings = self.own.settings = self.settings.with_askers_of(again())
+            settings = self.settings.with_askers_of(again())
         except (OSError, ValueError) as error:
             log.SERVER.error("agent.toml is refused, what it said before holds: %s", error)
         else:
-            log.SERVER.warning("agent.toml is read again, keys: %d", len(self.settings.keys))
+            for one in (self, self.own, self._sessions, self._runner):
+                one.settings = settings
+            log.SERVER.warning("agent.toml is read again, keys: %d", len(settings.keys))
 
     async def begin(self) -> None:
         await self._between.start()
@@ -134,14 +136,11 @@ class Server:
         job = fusion.job_of(asked.body, self.settings)
         if isinstance(job, str):
             return fusion.fault(job)
-        ended = await self._ended(job, asked.client, fusion.patience_sec(asked.body))
-        if ended.fault:
-            ended.outcome.unwrap()
-        return fusion.answer(ended)
+        return fusion.answer(await self._ended(job, asked.client, fusion.patience_sec(asked.body)))
 
     async def _run_jupyter(self, asked: Asked) -> Any:
         body, settings = asked.body, self.settings
-        cells = fields.texts(body.get("cells", 0), "cells", _MOST_SCRIPTS)
+        cells = fields.required_texts(body, "cells", _MOST_SCRIPTS)
         if body.get("kernel", "python3") != "python3":
             raise Refused(422, "kernel may be python3 only")
         most = fields.seconds(body.get("total_timeout", 45), "total_timeout", settings.timeout_sec)
@@ -161,7 +160,7 @@ class Server:
 
     async def _execute_batch(self, asked: Asked) -> Any:
         body = asked.body
-        scripts = fields.texts(body.get("scripts", 0), "scripts", _MOST_SCRIPTS)
+        scripts = fields.required_texts(body, "scripts", _MOST_SCRIPTS)
         languages = fields.texts(body.get("languages"), "languages", _MOST_SCRIPTS)
         if languages and len(languages) != len(scripts):
             counts = f"{len(languages)} languages for {len(scripts)} scripts"
@@ -186,10 +185,7 @@ class Server:
             job = piston.job_of(asked.body, self.settings)
         except Refused as error:
             raise Refused(400, error.text) from None  # as Piston says it
-        ended = await self._ended(job, asked.client)
-        if ended.fault:
-            ended.outcome.unwrap()
-        return piston.answer(ended)
+        return piston.answer(await self._ended(job, asked.client))
 
     async def _run(self, asked: Asked) -> Any:
         return await self.own.run(asked, _key_of(asked.request))
@@ -217,8 +213,12 @@ class Server:
         return await self._sessions.do(client, asked["id"], asked["verb"], asked["body"])
 
     async def _ended(self, job: Job, client: Client, patience_sec: float = math.inf) -> Ended:
+        """Raises SandboxError where it is not known how it ended."""
         async with self._queue.turn(client, patience_sec):
-            return await self._runner.run(job, client)
+            ended = await self._runner.run(job, client)
+        if ended.outcome.status == "fault":
+            ended.outcome.unwrap()
+        return ended
 
     async def _index(self, request: Request) -> Response:
         return PlainTextResponse(openapi.index())
@@ -293,14 +293,18 @@ class Server:
 
     async def _not_served(self, request: Request, error: Exception) -> Response:
         """No route is that, or not by this method."""
+        entry = log.Entry(request, "no route")
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        text = f"{request.method} {request.url.path[:100]} is not served: GET / says what is"
+        refused = Refused(status, text, getattr(error, "headers", None))
         try:
             client_of(request, self.settings, without_key=True)
-        except Refused as refused:
-            return answer_to(refused, self.settings)
-        status = error.status_code if isinstance(error, HTTPException) else 404
-        self.figures.count(status)
-        text = f"{request.method} {request.url.path[:100]} is not served: GET / says what is"
-        return answer_to(Refused(status, text, getattr(error, "headers", None)), self.settings)
+        except Refused as unwanted:
+            refused = unwanted
+        response = answer_to(refused, self.settings)
+        self.figures.count(response.status_code)
+        entry.end(response, refused, self.settings.log_requests)
+        return response
 
 
 def _with_slash(route: Route) -> Route:

@@ -83,6 +83,12 @@ def texts(value: Any, name: str, most: int) -> list[str]:
     return value
 
 
+def required_texts(body: Mapping[str, Any], name: str, most: int) -> list[str]:
+    if body.get(name) is None:
+        raise Refused(422, f"{name} is missing: it is a list of texts")
+    return texts(body[name], name, most)
+
+
 def words(value: Any, name: str) -> list[str]:
     """What a program finds in sys.argv."""
     found = texts(value, name, 1000)

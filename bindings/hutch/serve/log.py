@@ -50,7 +50,7 @@ class Entry:
                 "%s %s %s tenant=%s %.3fs", self._id, self._path, status,
                 client.name if client is not None else "", time.monotonic() - self._begun,
             )  # fmt: skip
-        if status >= 500:
+        if status >= 500 and error is not None:  # else what made the answer has said it
             kind = type(error).__name__
             SERVER.warning(f"{status} of {self._path}, {kind}: %s (request %s)", error, self._id)
 

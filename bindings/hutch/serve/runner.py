@@ -84,13 +84,12 @@ class Job:
 @dataclass
 class Ended:
     """`exit_code`: None where it had none, -n where signal n ended it. `limit`: what it hit, ""
-    for none. `fault`: why it is not known how it ended, "" where it is.
+    for none. Of an Outcome that is a fault, nothing of it is known.
     """
 
     outcome: Outcome[Any]
     exit_code: int | None = None
     limit: str = ""
-    fault: str = ""
     stdout: str = ""
     stderr: str = ""
     seconds: float = 0.0
@@ -99,14 +98,14 @@ class Ended:
 
 class Runner:
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._made: dict[Any, Any] = {}
 
     async def run(self, job: Job, client: Client) -> Ended:
         """Raises SandboxError where it certainly did not run. Where this is cancelled, the cell is
         killed, and this ends when the call has.
         """
-        settings = self._settings
+        settings = self.settings
         more = ("pytest",) if job.language == "pytest" else ()
         keywords = keywords_of(settings, client, job.memory_mb, more)
         keywords["timeout_sec"] = _rounded(job.timeout_sec)
@@ -144,7 +143,7 @@ class Runner:
         words = ["bash" if bash else "", name]  # "": the interpreter that is there
         call = self._of(_runs_with_files, keywords).submit(
             words, given, stdin, job.args, job.fetch, job.timeout_sec,
-            self._settings.body_mb << 20,
+            self.settings.body_mb << 20,
         )  # fmt: skip
         return await outcome_of(call)
 
@@ -221,9 +220,7 @@ def _ended(outcome: Outcome[Any], job: Job, took: float) -> Ended:
     found = {path: outcome.files.get(fields.path(path, "")) for path in job.fetch}
     ended = Ended(outcome, stdout=outcome.stdout, stderr=outcome.stderr, seconds=wall or took)
     ended.files = {path: content for path, content in found.items() if content is not None}
-    if outcome.status == "fault":
-        ended.fault = str(outcome.exception())
-    elif outcome.status == "limit":
+    if outcome.status == "limit":
         ended.limit = outcome.limit or "unknown"
         ended.stderr += f"the program hit its limit: {ended.limit}\n"
     elif outcome.signal is not None:

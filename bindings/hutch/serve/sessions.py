@@ -38,13 +38,14 @@ BASH_FIELDS = ("code", "stdin", "timeout_sec", "stream")
 VERBS = ("exec", "bash", "get", "set", "files", "interrupt", "reset", "info", "close")
 _MOST_TEXT = 10_000  # characters of a value that is no data
 _NUMBER = re.compile("[0-9a-f]{1,8}")
-_LEAVES_SEC = 1.0
+_LEAVES_SEC = 1.0  # for a call whose client may have left to end
 _MOST_WAITING = 4 << 20  # bytes of a stream that nobody has read
 _ANY = 1000  # of names and of paths in one request
 
 
 @dataclass(eq=False)
 class _One:
+    id: str
     session: AsyncSession
     client: Client
     timeout_sec: float
@@ -81,18 +82,18 @@ class Sessions:
         files = fields.files(body, settings)
         session = AsyncSession(idle_sec=idle, timeout_sec=timeout, **keywords)
         id = f"{os.getpid():x}-{secrets.token_hex(16)}"
-        one = self._all[id] = _One(session, client, timeout, idle)
+        one = self._all[id] = _One(id, session, client, timeout, idle)
         try:
-            with self._used(id, one):
+            with self._used(one):
                 if files:  # at once, so that they take no memory here
                     await self._in_turn(one, lambda: _put(session, files))
         except BaseException:
-            self._drop(id, one)
+            self._drop(one)
             raise
         return {"id": id, "timeout_sec": timeout, "idle_sec": idle}
 
     @contextmanager
-    def _used(self, id: str, one: _One) -> Iterator[None]:
+    def _used(self, one: _One) -> Iterator[None]:
         """One that is not used ends, also one that never was: its cell may be gone without that
         anybody hears of it.
         """
@@ -103,12 +104,12 @@ class Sessions:
             yield
         finally:
             one.uses -= 1
-            if not one.uses and id in self._all:
+            if not one.uses and one.id in self._all:
                 loop = asyncio.get_running_loop()
-                one.ends = loop.call_later(one.idle_sec, self._drop, id, one)
+                one.ends = loop.call_later(one.idle_sec, self._drop, one)
 
-    def _drop(self, id: str, one: _One) -> None:
-        if self._all.pop(id, None) is None:
+    def _drop(self, one: _One) -> None:
+        if self._all.pop(one.id, None) is None:
             return
         if one.ends is not None:
             one.ends.cancel()
@@ -132,12 +133,12 @@ class Sessions:
             raise SessionNotFound("there is no such session, or it has ended")
         run: Callable[[_One, Mapping[str, Any]], Any] = getattr(self, f"_{verb}")
         with ExitStack() as stack:
-            stack.enter_context(self._used(id, one))
+            stack.enter_context(self._used(one))
             try:
                 found = await run(one, body)
             except SandboxStartupError as error:
                 if one.session.info()["closed"]:
-                    self._drop(id, one)
+                    self._drop(one)
                     raise SessionNotFound(error.message, may_have_run=error.may_have_run) from None
                 raise
             if isinstance(found, _Stream):
@@ -145,8 +146,8 @@ class Sessions:
         return found
 
     async def end(self) -> None:
-        for id, one in [*self._all.items()]:
-            self._drop(id, one)
+        for one in [*self._all.values()]:
+            self._drop(one)
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -155,8 +156,8 @@ class Sessions:
     async def _exec(self, one: _One, body: Mapping[str, Any]) -> Any:
         fields.known(body, EXEC_FIELDS)
         code = fields.text(body, "code")
-        run = self._run(one, body, self._in_turn, lambda limits: one.session.exec(code, **limits))
-        return await run
+        exec = one.session.exec
+        return await self._run(one, body, self._in_turn, lambda limits: exec(code, **limits))
 
     async def _bash(self, one: _One, body: Mapping[str, Any]) -> Any:
         fields.known(body, BASH_FIELDS)
@@ -164,10 +165,10 @@ class Sessions:
         if "\0" in code:
             raise Refused(422, "code holds a NUL character")
         stdin = fields.text(body, "stdin", "")
-        run = self._run(
-            one, body, self._beside, lambda limits: one.session.bash(code, input=stdin, **limits)
+        bash = one.session.bash
+        return await self._run(
+            one, body, self._beside, lambda limits: bash(code, input=stdin, **limits)
         )
-        return await run
 
     async def _run(
         self,
@@ -266,10 +267,7 @@ class Sessions:
         except SandboxError:  # some are an OSError, too
             raise
         except (OSError, ValueError) as error:
-            more = {
-                "errno": getattr(error, "errno", None),
-                "filename": getattr(error, "filename", None),
-            }
+            more = {name: getattr(error, name, None) for name in ("errno", "filename")}
             text = getattr(error, "strerror", None) or str(error)
             raise Refused(404, text, more=more) from None
 
@@ -292,7 +290,7 @@ class Sessions:
 
     async def _close(self, one: _One, body: Mapping[str, Any]) -> Any:
         fields.known(body, ())
-        self._all = {id: other for id, other in self._all.items() if other is not one}
+        self._all.pop(one.id, None)
         await one.session.close()
         return {}
 
