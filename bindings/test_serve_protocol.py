@@ -30,7 +30,7 @@ class Transport(asyncio.Transport):
         self.answers = 0
 
     def write(self, data: Any) -> None:
-        self.answers += data == b"x"
+        self.answers += data.endswith(b"x")
 
     def is_closing(self) -> bool:
         return False
@@ -117,6 +117,34 @@ class Peer(Transport):
 
     def abort(self) -> None:
         self.ended = self.ended or "aborted"
+
+
+def test_an_answer_is_sent_with_its_head_but_its_head_waits_for_nothing() -> None:
+    async def main() -> None:
+        written: list[bytes] = []
+        transport = Peer("10.0.0.1")
+        transport.write = written.append  # type: ignore[method-assign]
+        joined = protocol._Joined(transport, asyncio.get_running_loop())
+        for part in (b"head", b"body", b"more"):
+            joined.write(part)
+        await pause()
+        assert written == [b"headbody", b"more"]
+        written.clear()
+        joined = protocol._Joined(transport, asyncio.get_running_loop())
+        joined.write(b"head")
+        await pause()
+        assert written == [b"head"]
+        joined.write(b"body")
+        assert written == [b"head", b"body"]
+        written.clear()
+        joined = protocol._Joined(transport, asyncio.get_running_loop())
+        joined.write(b"head")
+        joined.close()
+        assert written == [b"head"] and transport.ended == "closed"
+        await pause()
+        assert written == [b"head"]
+
+    asyncio.run(main())
 
 
 def served(settings: Settings, play: Any) -> None:

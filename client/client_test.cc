@@ -710,6 +710,59 @@ TEST_F(InFlightCallsTest, SaysWhatIsPrintedAsItComes) {
   EXPECT_EQ(printed, "printed");
 }
 
+// Reads leases until the second one ahead is there: cells 2 and 3.
+void TakeLeasesAhead(Client& client, FakeAgent& agent, const std::atomic<uint64_t>& granted) {
+  FakeAgent::Until([&] { return agent.ahead >= 2 && granted >= 3; });
+  EXPECT_TRUE(client.in_flight().Next({}).empty());
+}
+
+TEST_F(InFlightCallsTest, WhoeverStartsOneSendsItWhereACellIsThere) {
+  std::atomic<uint64_t> granted = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message))
+      granted = self.Grant(acquire->request, FakeCell::Way::kRepliesLate);
+  });
+  Client client(agent.path(), -1);
+  InFlightCalls& calls = client.in_flight();
+  calls.Start(kKey, request_, nullptr, false);
+  NextOf(client);
+  TakeLeasesAhead(client, agent, granted);
+  const uint64_t id = calls.Start(kKey, request_, nullptr, false);
+  EXPECT_TRUE(agent.IsUsed(2) || agent.IsUsed(3)) << "nobody has called Next";
+  const uint64_t cancelled = calls.Start(kKey, request_, nullptr, false);
+  calls.Cancel(cancelled);
+  std::map<uint64_t, CallEvent> ended;
+  while (ended.size() < 2) {
+    CallEvent event = NextOf(client);
+    const uint64_t ended_id = event.id;
+    ended.emplace(ended_id, std::move(event));
+  }
+  ASSERT_TRUE(ended.at(id).record);
+  EXPECT_EQ(ended.at(id).record->outcome.status, CallStatus::kReturned);
+  ASSERT_TRUE(ended.at(cancelled).open) << "it had begun";
+  EXPECT_EQ(ended.at(cancelled).open->record.outcome.status, CallStatus::kCancelled);
+}
+
+TEST_F(InFlightCallsTest, ACellThatIsGoneCostsTheCallAnotherOne) {
+  std::atomic<uint64_t> granted = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr) return;
+    const bool gone = granted == 1 || granted == 2;
+    granted =
+        self.Grant(acquire->request, gone ? FakeCell::Way::kDiesBefore : FakeCell::Way::kReplies);
+  });
+  Client client(agent.path(), -1);
+  client.in_flight().Start(kKey, request_, nullptr, false);
+  NextOf(client);
+  TakeLeasesAhead(client, agent, granted);
+  client.in_flight().Start(kKey, request_, nullptr, false);
+  const CallEvent event = NextOf(client);
+  ASSERT_TRUE(event.record) << (event.error ? event.error->what() : "");
+  EXPECT_EQ(event.record->outcome.status, CallStatus::kReturned);
+  FakeAgent::Until([&] { return agent.unused == 2; });
+}
+
 TEST_F(InFlightCallsTest, OneThatIsCancelledBeforeItBeganNeverRuns) {
   FakeAgent agent(Nothing);
   Client client(agent.path(), -1);
@@ -913,6 +966,32 @@ TEST_F(InFlightCallsTest, ANoteBringsWhatTheNextCellIsToLoad) {
             LoadFrame(request_, true).substr(sizeof(FrameHeader)));
   EXPECT_EQ(notes.at(2).load_cpu_ms, 60'000u) << "what its time limit is";
   for (const LeaseEnded& note : notes) EXPECT_TRUE(note.next != 0 || note.load.empty());
+}
+
+TEST_F(InFlightCallsTest, TheNoteOfOneInFlightBringsItToo) {
+  std::mutex mutex;
+  std::string load;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* over = std::get_if<LeaseEnded>(&message)) {
+      const std::lock_guard lock(mutex);
+      load += over->load;
+    }
+    GrantEach(self, message);
+  });
+  Client client(agent.path(), -1);
+  request_.identity = {9};
+  for (int i = 0; i < 2; ++i) {
+    client.in_flight().Start(kKey, request_, nullptr, false);
+    ASSERT_TRUE(NextOf(client).record);
+  }
+  const auto loads = [&] {
+    const std::lock_guard lock(mutex);
+    return load;
+  };
+  FakeAgent::Until([&] { return !loads().empty(); });
+  EXPECT_EQ(loads().substr(sizeof(FrameHeader)),
+            LoadFrame(request_, true).substr(sizeof(FrameHeader)))
+      << "once, as the first may be the only one";
 }
 
 TEST_F(InFlightCallsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {

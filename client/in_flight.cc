@@ -77,15 +77,28 @@ uint64_t InFlightCalls::Start(const std::string& key, CallRequest request,
   call->asked = Clock::now();
   call->patience = DeadlineIn(call->request.limits.queue_ms);
   if (call->request.begun == Clock::time_point{}) call->request.begun = call->asked;
-  bool first = false;
+  Cell cell;
   {
     const Connection::Lock lock(connection_);
-    first = !awake_;
-    waiting_.Add(std::move(call));
-    awake_ = true;
+    if (!waiting_.HasAny(key) && !connection_.broken()) cell = TakeCell(key, call->request);
+    if (!cell.held) waiting_.Add(std::move(call));
   }
-  if (first) Wake();
+  // Sent from here, it begins before the thread in Next has been woken.
+  if (cell.held) SendTo(std::move(call), std::move(*cell.held));
+  GiveBack(cell.unwanted);
+  const Connection::Lock lock(connection_);
+  WakeOnce();
   return id;
+}
+
+InFlightCalls::Cell InFlightCalls::TakeCell(const std::string& key, const CallRequest& request) {
+  Cell cell{leases_.TakeNow(key, request), {}};
+  while (auto one = leases_.TakeUnwanted(key)) cell.unwanted.push_back(std::move(*one));
+  return cell;
+}
+
+void InFlightCalls::GiveBack(const std::vector<HeldLease>& unwanted) {
+  for (const HeldLease& one : unwanted) connection_.Tell(LeaseEnded{one.lease.id(), false, {}});
 }
 
 void InFlightCalls::Cancel(uint64_t id) {
@@ -132,7 +145,11 @@ void InFlightCalls::Refuse(const WaitingCalls::Asked& asked, Error error) {
   const Clock::time_point now = Clock::now();
   if (error.code() == Code::kBusy && call->patience <= now)
     error = WithWholeWait(error, now - call->asked);
-  refused_.push_back({.id = call->id, .error = std::move(error), .owner = call->owner});
+  AddFailed(*call, std::move(error));
+}
+
+void InFlightCalls::AddFailed(const InFlightCall& call, Error error) {
+  failed_.push_back({.id = call.id, .error = std::move(error), .owner = call.owner});
   WakeOnce();
 }
 
@@ -154,6 +171,10 @@ std::vector<CallEvent> InFlightCalls::Next(Clock::duration patience) {
 
 bool InFlightCalls::Poll(Clock::time_point until) {
   const Clock::time_point now = Clock::now();
+  {
+    const Connection::Lock lock(connection_);
+    running_.splice(running_.end(), sent_);
+  }
   polled_.assign(2 + running_.size() * kPolledOfCall, {});
   polled_[0] = {wake_.get(), POLLIN, 0};
   polled_[1] = {connection_.broken() ? -1 : connection_.fd(), POLLIN, 0};
@@ -236,10 +257,11 @@ void InFlightCalls::DropCancelled() {
   WaitingCalls::Left left;
   {
     const Connection::Lock lock(connection_);
-    std::ranges::move(refused_, std::back_inserter(events_));
-    refused_.clear();
+    std::ranges::move(failed_, std::back_inserter(events_));
+    failed_.clear();
     cancelled.swap(cancelled_);
     left = waiting_.TakeCancelled(cancelled);
+    running_.splice(running_.end(), sent_);
   }
   for (const uint64_t request : left.requests) connection_.Tell(Forget{request});
   for (const auto& one : left.calls)
@@ -274,21 +296,20 @@ void InFlightCalls::SendWaiting() {
   if (connection_.broken()) return;  // Expire fails all calls that wait
   for (;;) {
     std::unique_ptr<InFlightCall> call;
-    std::optional<HeldLease> held;
-    std::vector<HeldLease> unwanted;
+    Cell cell;
     {
       const Connection::Lock lock(connection_);
-      call = waiting_.TakeFirst([&](const std::string& key, const InFlightCall& first)
-                                    REQUIRES(connection_lock) {
-                                      held = leases_.TakeNow(key, first.request);
-                                      while (auto one = leases_.TakeUnwanted(key))
-                                        unwanted.push_back(std::move(*one));
-                                      return held.has_value();
-                                    });
+      call = waiting_.TakeFirst(
+          [&](const std::string& key, const InFlightCall& first) REQUIRES(connection_lock) {
+            Cell taken = TakeCell(key, first.request);
+            std::ranges::move(taken.unwanted, std::back_inserter(cell.unwanted));
+            cell.held = std::move(taken.held);
+            return cell.held.has_value();
+          });
     }
-    for (const HeldLease& one : unwanted) connection_.Tell(LeaseEnded{one.lease.id(), false, {}});
+    GiveBack(cell.unwanted);
     if (!call) break;
-    SendTo(std::move(call), std::move(*held));
+    SendTo(std::move(call), std::move(*cell.held));
   }
   AskForMore();
 }
@@ -306,12 +327,13 @@ void InFlightCalls::SendTo(std::unique_ptr<InFlightCall> call, HeldLease held) {
       }
       const Connection::Lock lock(connection_);
       leases_.Begun(call->key);
-      running_.push_back(std::move(call));
+      sent_.push_back(std::move(call));
       return;
     }
     if (++call->attempts >= kSendAttempts) throw CellsEnd();
   } catch (const Error& error) {
-    return Fail(*call, error);
+    const Connection::Lock lock(connection_);
+    return AddFailed(*call, error);
   }
   const Connection::Lock lock(connection_);
   waiting_.AddAgain(std::move(call));
@@ -364,8 +386,9 @@ void InFlightCalls::Finish(InFlightCall& call, CallOutcome outcome) {
   if (leases_.Keep(call.key, call.request, held, record.outcome)) {
     event.record = std::make_shared<CallRecord>(std::move(record));
   } else if (IsSimple(record.outcome) && !call.request.network) {
-    event.record = std::make_shared<CallRecord>(leases_.Conclude(
-        call.key, lease, std::move(record), held.lease.lending().TakeAll(), false));
+    event.record = std::make_shared<CallRecord>(
+        leases_.Conclude(call.key, lease, std::move(record), held.lease.lending().TakeAll(), false,
+                         call.request.shared() ? nullptr : &call.request));
   } else {
     event.open = std::make_shared<OpenCall>(
         OpenCall{call.key, std::move(held), std::move(record), call.request.network});

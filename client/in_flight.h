@@ -2,9 +2,10 @@
 
 // Calls that no thread waits for one by one: any number under way, driven by one thread.
 //
-// Start and Cancel are for any thread and never wait. Next is for one thread at a time: it sends
-// waiting calls as cells come, polls all cells that have a call, and returns what happened. A call
-// has no descriptor and no thread of its own; one that waits costs memory only.
+// Start and Cancel are for any thread and never wait; Start sends a call for which a cell is there.
+// Next is for one thread at a time: it sends waiting calls as cells come, polls all cells that have
+// a call, and returns what happened. A call has no descriptor and no thread of its own; one that
+// waits costs memory only.
 #pragma once
 
 #include <poll.h>
@@ -63,6 +64,10 @@ class InFlightCalls {
 
  private:
   using Calls = std::list<std::unique_ptr<InFlightCall>>;
+  struct Cell {
+    std::optional<HeldLease> held;
+    std::vector<HeldLease> unwanted;  // to be given back
+  };
 
   void Wake();
   void WakeOnce() REQUIRES(connection_lock);
@@ -71,8 +76,11 @@ class InFlightCalls {
   // Sends waiting calls to the cells that are there, and asks for more cells.
   void SendWaiting() EXCLUDES(connection_lock);
   void SendTo(std::unique_ptr<InFlightCall> call, HeldLease held) EXCLUDES(connection_lock);
+  Cell TakeCell(const std::string& key, const CallRequest& request) REQUIRES(connection_lock);
+  void GiveBack(const std::vector<HeldLease>& unwanted) EXCLUDES(connection_lock);
   void AskForMore() EXCLUDES(connection_lock);
   void Refuse(const WaitingCalls::Asked& asked, Error error) REQUIRES(connection_lock);
+  void AddFailed(const InFlightCall& call, Error error) REQUIRES(connection_lock);
   // Polls all cells, at most until `until`, and takes what came. Returns whether Stop was called.
   bool Poll(Clock::time_point until) EXCLUDES(connection_lock);
   // True when the call is over.
@@ -102,7 +110,8 @@ class InFlightCalls {
   WaitingCalls waiting_ GUARDED_BY(connection_lock);
   std::unordered_map<std::string, uint64_t> max_cells_ GUARDED_BY(connection_lock);  // by pool key
   std::vector<uint64_t> cancelled_ GUARDED_BY(connection_lock);
-  std::vector<CallEvent> refused_ GUARDED_BY(connection_lock);
+  std::vector<CallEvent> failed_ GUARDED_BY(connection_lock);
+  Calls sent_ GUARDED_BY(connection_lock);          // to their cells, since Next looked at running_
   bool awake_ GUARDED_BY(connection_lock) = false;  // Next will see all of this before it waits
   bool stopped_ GUARDED_BY(connection_lock) = false;
 };

@@ -155,7 +155,11 @@ class Protocol(HttpToolsProtocol):
         self._in_headers = False
         self._header_bytes = 0
         self._arm(self._settings.body_sec + _GRACE_SEC)
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not None and self.cycle is not before:
+            joined: Any = _Joined(self.transport, self.loop)
+            self.cycle.transport = joined
 
     def on_message_complete(self) -> None:
         self._body_left = 0
@@ -234,6 +238,39 @@ class Protocol(HttpToolsProtocol):
     def _abort(self) -> None:
         self._whole()
         self.transport.abort()
+
+
+class _Joined:
+    """A transport of one answer. Its first part, the head, is sent with the second one where that
+    comes at once: each part that is sent by itself wakes the client.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+        self._has_begun = False
+
+    def write(self, data: bytes) -> None:
+        if self._has_begun:
+            self._transport.write(self._head + data if self._head else data)
+            self._head = b""
+        else:
+            self._has_begun = True
+            self._head = data
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _flush(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
 
 
 class _Flow(FlowControl):
