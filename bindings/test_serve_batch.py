@@ -11,6 +11,7 @@ import pytest
 
 from hutch._errors import SandboxBusy
 from hutch.serve import batch, notebook
+from hutch.serve.aside import Aside
 from hutch.serve.batch import Batch
 from hutch.serve.queue import FairQueue, TooLate
 from hutch.serve.settings import Client, Settings
@@ -23,7 +24,9 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """That scripts were given, of which each answers with itself; "busy" finds no cell."""
     found: list[int] = []
 
-    async def answer(job: Any, settings: Settings, client: Client, room: int) -> dict[str, Any]:
+    async def answer(
+        job: Any, settings: Settings, aside: Aside, client: Client, room: int
+    ) -> dict[str, Any]:
         found.append(room)
         if job.source == "busy":
             raise SandboxBusy("no cell")
@@ -36,7 +39,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def of(count: int, patience_sec: float = 60, body_mb: int = 8) -> Batch:
     settings = Settings(body_mb=body_mb)
     queue = FairQueue(1, 10, patience_sec)
-    return Batch(settings, queue, CLIENT, count, 5)
+    return Batch(settings, queue, Aside(), CLIENT, count, 5)
 
 
 def test_a_batch_of_which_nothing_has_begun_is_refused_as_a_whole(rooms: list[int]) -> None:

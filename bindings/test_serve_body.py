@@ -11,8 +11,10 @@ import pytest
 import uvloop
 from starlette.requests import Request
 
+from hutch.serve.aside import Aside
 from hutch.serve.body import Bodies
 from hutch.serve.gate import Refused
+from hutch.serve.room import Total
 from hutch.serve.settings import Client, Settings
 
 
@@ -29,7 +31,7 @@ def silent() -> Request:
 def test_a_body_that_is_late_is_said_to_be(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    bodies = Bodies(Settings(body_sec=0.0107))
+    bodies = Bodies(Settings(body_sec=0.0107), Total(), Aside())
 
     async def ask() -> int:
         with pytest.raises(Refused) as refused:
@@ -47,7 +49,7 @@ def test_a_body_that_is_late_is_said_to_be(
 
 
 def test_a_request_that_is_cancelled_is_not_said_to_be_late() -> None:
-    bodies = Bodies(Settings(body_sec=60))
+    bodies = Bodies(Settings(body_sec=60), Total(), Aside())
 
     async def cancelled() -> None:
         reading = asyncio.ensure_future(bodies.read(silent(), bodies.room(Client("anybody"))))

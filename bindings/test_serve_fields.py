@@ -18,8 +18,9 @@ from starlette.requests import Request
 
 from hutch import _strict_json
 from hutch.serve import fields, fusion, own, piston, sessions
-from hutch.serve.body import Asked, Bodies, parsed
+from hutch.serve.body import Asked, parsed
 from hutch.serve.gate import Refused
+from hutch.serve.room import Room, Shares
 from hutch.serve.runner import Job
 from hutch.serve.settings import Client, Settings
 
@@ -233,8 +234,8 @@ async def answered(name: str, body: dict[str, Any]) -> None:
     notebook.run_cells = run_nothing
     try:
         request = Request({"type": "http", "headers": []})
-        with Bodies(SETTINGS).room(Client()) as room:
-            await getattr(Server(SETTINGS), name)(Asked(body, Client(), request, room))
+        with Room(Shares(1), Client()) as room:
+            await getattr(Server(SETTINGS), name)(Asked(body, 0, Client(), request, room))
     finally:
         notebook.run_cells = runs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from hutch._calls.future import SandboxFuture, submit
 from hutch._outcome import Outcome
 from hutch.serve.queue import FairQueue
-from hutch.serve.room import Room, Shares, Unsent
+from hutch.serve.room import Room, Shares, Total, Unsent
 from hutch.serve.settings import Client
 from hutch.serve.works import Works, in_flight, outcome_of
 
@@ -34,17 +35,42 @@ def test_room_is_taken_until_the_last_who_holds_it_leaves() -> None:
     assert not shares.taken
 
 
-def test_what_is_parsed_takes_room_and_is_let_in_alone() -> None:
+def test_a_body_larger_than_the_share_is_let_in_alone() -> None:
     shares = Shares(100)
     with Room(shares, CLIENT) as room, Room(shares, CLIENT) as other:
-        assert room.grow(60) and room.grow_parsed(500)
-        assert not other.grow(1) and not other.grow_parsed(1)
+        assert room.grow(60) and room.grow(500) and room.is_alone
+        assert not other.grow(1) and not other.is_alone
     assert not shares.taken
+
+
+def test_whoever_comes_next_finds_room_beside_those_who_take_all_they_may() -> None:
+    total = Total(1024)
+    bodies, answers = Shares(1000, total), Shares(1000, total)
+    had = []
+    with ExitStack() as stack:
+        for number in range(8):
+            client = Client(str(number))
+            rooms = [stack.enter_context(Room(bodies, client)) for _ in range(1024)]
+            had.append(sum(room.grow(1) for room in rooms))
+            assert had[-1] > 0
+        assert had[0] == 512 and had[1] == 256 and total.left() > 0
+        answer = stack.enter_context(Unsent(answers, Client("reader")))
+        answer.add(2000)  # it is there, whatever there is room for
+        assert not Room(bodies, Client("last")).grow(1)
+    assert total.taken == 0
+
+
+def test_of_what_all_may_have_one_body_takes_no_more_than_is_left() -> None:
+    shares = Shares(1000, Total(100))
+    with Room(shares, CLIENT) as room:
+        assert room.grow(70) and not room.grow(31) and room.grow(30)
+    with Room(shares, CLIENT) as room, Room(shares, Client("another")) as other:
+        assert room.grow(60) and not other.grow(41) and other.grow(40)
 
 
 def test_a_client_waits_while_nobody_takes_its_answers_and_others_do_not() -> None:
     async def main() -> None:
-        answers = Shares(100, lambda: queue.serve())
+        answers = Shares(100, Total(freed=lambda: queue.serve()))
         queue = FairQueue(1, 10, 60, may_run=lambda client: not answers.is_full(client))
         ran: list[str] = []
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
 
 @contextmanager
-def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "hutch", "serve", "--port", "0", *flags]
+def serving(*flags: str, before: Sequence[str] = ()) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    command = [*before, sys.executable, "-m", "hutch", "serve", "--port", "0", *flags]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
@@ -32,5 +32,5 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 @pytest.fixture(scope="session", name="serving")
 def _serving() -> Callable[..., AbstractContextManager[tuple[str, subprocess.Popen[str]]]]:
-    """`with serving(*flags) as (url, process)`."""
+    """`with serving(*flags) as (url, process)`. `before`: words that its command begins with."""
     return serving

@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,29 +30,34 @@ from hutch.serve import (
     piston,
     protocol,
 )
+from hutch.serve.aside import Aside
 from hutch.serve.batch import Batch
 from hutch.serve.body import Asked, Bodies
+from hutch.serve.encode import encoded, size_of
 from hutch.serve.figures import Figures
 from hutch.serve.gate import Refused, client_of, tenant_named
 from hutch.serve.keys import Keys
+from hutch.serve.memory import most_held
 from hutch.serve.own import OwnProtocol
 from hutch.serve.queue import FairQueue
 from hutch.serve.responses import RETRY, Lines, answer_to, response_of
-from hutch.serve.room import Shares, Unsent
+from hutch.serve.room import Shares, Total, Unsent
 from hutch.serve.runner import Ended, Job, Runner
 from hutch.serve.sessions import VERBS, Sessions, process_of
 from hutch.serve.settings import Client, Settings
 from hutch.serve.works import Works, in_flight
 
-_MOST_SCRIPTS = 10_000
+T = TypeVar("T")
 Answer = Callable[[Asked], Coroutine[Any, Any, Any]]
 
 
 class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._runner = Runner(settings)
-        self._answers = Shares(settings.bodies_mb << 20, lambda: self._queue.serve())
+        self._aside = Aside()
+        self._runner = Runner(settings, self._aside)
+        total = Total(most_held(settings), lambda: self._queue.serve())
+        self._answers = Shares(settings.bodies_mb << 20, total)
         self._queue = FairQueue(
             settings.concurrency,
             settings.queue,
@@ -60,15 +65,21 @@ class Server:
             lambda: self.figures.changed(),
             lambda client: not self._answers.is_full(client),
         )
-        self._bodies = Bodies(settings)
+        self._bodies = Bodies(settings, total, self._aside)
         self._works = Works()
         self._keys = Keys(settings)
         self.own = OwnProtocol(
-            settings, self._runner, self._queue, self._keys, self._works, self._answers
+            settings,
+            self._runner,
+            self._queue,
+            self._keys,
+            self._works,
+            self._answers,
+            self._aside,
         )
-        self._sessions = Sessions(settings, self._queue, self._answers)
+        self._sessions = Sessions(settings, self._queue, self._answers, self._aside)
         self._between = between.Between(
-            self._asked_by_another, lambda error: answer_to(error, self.settings)
+            self._asked_by_another, lambda error: answer_to(error, self.settings), self._aside
         )
         self._is_ending = False
         self.figures = Figures(
@@ -133,41 +144,29 @@ class Server:
     # ---- what each answers
 
     async def _run_code(self, asked: Asked) -> Any:
-        job = fusion.job_of(asked.body, self.settings)
+        job = await self._made(asked, fusion.job_of)
         if isinstance(job, str):
             return fusion.fault(job)
         return fusion.answer(await self._ended(job, asked.client, fusion.patience_sec(asked.body)))
 
     async def _run_jupyter(self, asked: Asked) -> Any:
-        body, settings = asked.body, self.settings
-        cells = fields.required_texts(body, "cells", _MOST_SCRIPTS)
-        if body.get("kernel", "python3") != "python3":
-            raise Refused(422, "kernel may be python3 only")
-        most = fields.seconds(body.get("total_timeout", 45), "total_timeout", settings.timeout_sec)
-        job = Job(
-            source="",
-            timeout_sec=most,
-            memory_mb=fields.memory_mb(
-                body.get("memory_limit_MB"), "memory_limit_MB", settings.memory_mb
-            ),
-            files=fields.files(body, settings),
-            fetch=fields.paths(body.get("fetch_files"), "fetch_files", settings.files),
-        )
-        each = fields.seconds(body.get("cell_timeout"), "cell_timeout", most)
-        async with self._queue.turn(asked.client, fusion.patience_sec(body)):
-            ran = await notebook.run_cells(job, cells, each, settings, asked.client)
+        job, cells, each = await self._made(asked, fusion.notebook_of)
+        async with self._queue.turn(asked.client, fusion.patience_sec(asked.body)):
+            ran = await notebook.run_cells(
+                job, cells, each, self.settings, self._aside, asked.client
+            )
         return notebook.fusion_answer(ran, len(cells))
 
     async def _execute_batch(self, asked: Asked) -> Any:
         body = asked.body
-        scripts = fields.required_texts(body, "scripts", _MOST_SCRIPTS)
-        languages = fields.texts(body.get("languages"), "languages", _MOST_SCRIPTS)
+        scripts = fields.required_texts(body, "scripts", fields.MOST_SCRIPTS)
+        languages = fields.texts(body.get("languages"), "languages", fields.MOST_SCRIPTS)
         if languages and len(languages) != len(scripts):
             counts = f"{len(languages)} languages for {len(scripts)} scripts"
             raise Refused(422, f"languages must have one for each script, not {counts}")
         timeout = fields.seconds(body.get("timeout"), "timeout", self.settings.timeout_sec)
 
-        batch = Batch(self.settings, self._queue, asked.client, len(scripts), timeout)
+        batch = Batch(self.settings, self._queue, self._aside, asked.client, len(scripts), timeout)
 
         def begin(index: int) -> asyncio.Task[bytes]:
             language = languages[index] if languages else "python"
@@ -182,7 +181,7 @@ class Server:
 
     async def _piston(self, asked: Asked) -> Any:
         try:
-            job = piston.job_of(asked.body, self.settings)
+            job = await self._made(asked, piston.job_of)
         except Refused as error:
             raise Refused(400, error.text) from None  # as Piston says it
         return piston.answer(await self._ended(job, asked.client))
@@ -191,7 +190,7 @@ class Server:
         return await self.own.run(asked, _key_of(asked.request))
 
     async def _map(self, asked: Asked) -> Any:
-        return self.own.map(asked, _key_of(asked.request))
+        return await self.own.map(asked, _key_of(asked.request))
 
     async def _open_session(self, asked: Asked) -> Any:
         runs_as = self.own.labelled(asked.client, asked.body.get("labels"))
@@ -204,13 +203,26 @@ class Server:
             if process == os.getpid():
                 return await self._sessions.do(asked.client, id, verb, asked.body)
             what = {"client": asked.client.name, "id": id, "verb": verb, "body": asked.body}
-            return await between.asked_of(process, what)
+            size = asked.size
+            message = await self._aside.do(asked.client, size, lambda: encoded(what))
+            return await between.asked_of(process, message)
 
         return answer
 
     async def _asked_by_another(self, asked: between.Asked) -> Any:
         client = tenant_named(asked["client"], self.settings)
         return await self._sessions.do(client, asked["id"], asked["verb"], asked["body"])
+
+    async def _made(self, asked: Asked, job_of: Callable[[dict[str, Any], Settings], T]) -> T:
+        size, settings = asked.size, self.settings
+        return await self._aside.do(asked.client, size, lambda: job_of(asked.body, settings))
+
+    async def _encoded(self, answer: Coroutine[Any, Any, Any], client: Client) -> Any:
+        """Its status and its bytes, or lines."""
+        found = await answer
+        if type(found) is not dict:
+            return found
+        return 200, await self._aside.do(client, size_of(found), lambda: encoded(found))
 
     async def _ended(self, job: Job, client: Client, patience_sec: float = math.inf) -> Ended:
         """Raises SandboxError where it is not known how it ended."""
@@ -257,8 +269,10 @@ class Server:
                 text = f"this client has {self.settings.bodies_mb} MiB of answers to read"
                 raise Refused(503, text, RETRY)
             with self._bodies.room(client) as room:
-                body = await self._bodies.read(request, room)
-                work = self._works.begin(answer(Asked(body, client, request, room)), room)
+                body, size = await self._bodies.read(request, room)
+                asked = Asked(body, size, client, request, room)
+                del body
+                work = self._works.begin(self._encoded(answer(asked), client), room)
                 found = await _while_connected(request, work)
                 if isinstance(found, AsyncGenerator):
                     return Lines(found, room)

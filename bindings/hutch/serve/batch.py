@@ -5,10 +5,10 @@ room for it. The batch is refused as a whole only where none of it has begun.
 
 from __future__ import annotations
 
-import json
-
 from hutch._errors import SandboxBusy
 from hutch.serve import notebook
+from hutch.serve.aside import Aside
+from hutch.serve.encode import encoded, size_of
 from hutch.serve.queue import FairQueue, Full, TooLate
 from hutch.serve.runner import Job
 from hutch.serve.settings import Client, Settings
@@ -18,9 +18,16 @@ _LEAST_ROOM = 1 << 20  # bytes for the answer of one
 
 class Batch:
     def __init__(
-        self, settings: Settings, queue: FairQueue, client: Client, count: int, timeout_sec: float
+        self,
+        settings: Settings,
+        queue: FairQueue,
+        aside: Aside,
+        client: Client,
+        count: int,
+        timeout_sec: float,
     ) -> None:
         self._settings = settings
+        self._aside = aside
         self._queue = queue
         self._client = client
         self._timeout_sec = timeout_sec
@@ -32,11 +39,12 @@ class Batch:
         """In JSON. Raises Full, TooLate, SandboxBusy, where none of the batch has begun."""
         room = max(_LEAST_ROOM, self._room // self._left)
         self._left -= 1
-        answer = json.dumps(await self._found(script, language, room)).encode()
+        found = await self._found(script, language, room)
+        answer = await self._aside.do(self._client, size_of(found), lambda: encoded(found))
         self._room -= len(answer)
         if self._room > 0:
             return answer
-        return json.dumps(notebook.no_room(self._settings)).encode()
+        return encoded(notebook.no_room(self._settings))
 
     async def _found(self, script: str, language: str, room: int) -> dict[str, object]:
         if language != "python":
@@ -47,7 +55,9 @@ class Batch:
         try:
             async with self._queue.turn(self._client):
                 self._has_begun = True
-                return await notebook.e2b_answer(job, self._settings, self._client, room)
+                return await notebook.e2b_answer(
+                    job, self._settings, self._aside, self._client, room
+                )
         except (Full, TooLate, SandboxBusy):
             if not self._has_begun:
                 raise

@@ -15,14 +15,19 @@ import json
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
 from hutch._errors import SessionNotFound
+from hutch.serve.aside import Aside
+from hutch.serve.encode import encoded, size_of
+from hutch.serve.settings import Client
 
 _PATH = "HUTCH_SERVE_BETWEEN"  # the directory, to the other processes
 _LINES = 0  # in place of a status
+_ALL = Client()  # who are asked for by other processes
 Found = tuple[int, bytes] | AsyncGenerator[bytes, None]
 Asked = dict[str, Any]
 
@@ -46,9 +51,13 @@ class Between:
     """
 
     def __init__(
-        self, do: Callable[[Asked], Awaitable[Any]], refused: Callable[[Exception], Response]
+        self,
+        do: Callable[[Asked], Awaitable[Any]],
+        refused: Callable[[Exception], Response],
+        aside: Aside,
     ) -> None:
         self._do = do
+        self._aside = aside
         self._refused = refused
         self._server: asyncio.AbstractServer | None = None
 
@@ -63,7 +72,8 @@ class Between:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            asked = json.loads(await _received(reader))
+            message = await _received(reader)
+            asked = await self._aside.do(_ALL, len(message), partial(json.loads, message))
             work = asyncio.ensure_future(self._answer(asked, writer))
             leaves = asyncio.ensure_future(reader.read(1))
             leaves.add_done_callback(lambda _: work.cancel())
@@ -85,7 +95,8 @@ class Between:
                     async for line in lines:
                         await _send(writer, line)
                 return
-            status, body = 200, json.dumps(found).encode()
+            status = 200
+            body = await self._aside.do(_ALL, size_of(found), partial(encoded, found))
         except Exception as error:
             response = self._refused(error)
             status, body = response.status_code, bytes(response.body)
@@ -93,9 +104,9 @@ class Between:
         await _send(writer, body)
 
 
-async def asked_of(process: int, asked: Asked) -> Found:
-    """The answer of the process that has it. Raises SessionNotFound where that is no more, also
-    while it answers.
+async def asked_of(process: int, asked: bytes) -> Found:
+    """The answer of the process that has it. `asked`: what is asked, encoded. Raises
+    SessionNotFound where that process is no more, also while it answers.
     """
     path = _socket_of(process)
     try:
@@ -106,7 +117,7 @@ async def asked_of(process: int, asked: Asked) -> Found:
         raise SessionNotFound("there is no such session, or it has ended") from None
     is_line = False
     try:
-        await _send(writer, json.dumps(asked).encode())
+        await _send(writer, asked)
         status = int(await _received(reader))
         is_line = status == _LINES
         return _lines(reader, writer) if is_line else (status, await _received(reader))

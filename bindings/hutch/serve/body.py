@@ -10,20 +10,23 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from hutch import _strict_json
+from hutch.serve.aside import Aside
 from hutch.serve.gate import Refused
-from hutch.serve.room import Room, Shares
+from hutch.serve.room import Room, Shares, Total
 from hutch.serve.settings import Client, Settings
 
-# Nothing else is done while a body is read as JSON: what takes long for its size is bounded.
 _MOST_VALUES = 250_000
 _MOST_DIGITS = 1000
 
 
 @dataclass
 class Asked:
-    """A request that was read: its body, whose it is, its head, its room."""
+    """A request that was read: its body, which had `size` bytes, whose it is, its head, its
+    room.
+    """
 
     body: dict[str, Any]
+    size: int
     client: Client
     request: Request
     room: Room
@@ -32,17 +35,17 @@ class Asked:
 class Bodies:
     """Reads them. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, total: Total, aside: Aside) -> None:
         self._most = settings.body_mb << 20
-        self._most_of_client = settings.bodies_mb
         self._sec = settings.body_sec
-        self._shares = Shares(settings.bodies_mb << 20)
+        self._shares = Shares(settings.bodies_mb << 20, total)
+        self._aside = aside
 
     def room(self, client: Client) -> Room:
         return Room(self._shares, client)
 
-    async def read(self, request: Request, room: Room) -> dict[str, Any]:
-        """A JSON object. Raises Refused."""
+    async def read(self, request: Request, room: Room) -> tuple[dict[str, Any], int]:
+        """A JSON object, and how many bytes it had. Raises Refused."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, "the body must be sent as application/json")
@@ -68,13 +71,14 @@ class Bodies:
             raise Refused(499, "the client has gone") from None
         finally:
             late.cancel()
-        if not room.grow_parsed(_strict_json.memory(body) - len(body)):
-            raise self._no_room()
-        return parsed(body)
-
-    def _no_room(self) -> Refused:
-        text = f"the requests of this client hold {self._most_of_client} MiB already"
-        return Refused(503, text, {"Retry-After": "1"})
+        size = len(body)
+        try:
+            memory = await self._aside.do(room.client, size, lambda: _strict_json.memory(body))
+            if not room.grow(memory - size):
+                raise _no_room(room)
+            return await self._aside.do(room.client, size, lambda: parsed(body)), size
+        except MemoryError:
+            raise _no_room(room) from None
 
     async def _read(self, request: Request, room: Room) -> bytes:
         announced = request.headers.get("content-length", "")
@@ -87,9 +91,16 @@ class Bodies:
             if size > self._most:
                 raise Refused(413, f"the body is larger than {self._most >> 20} MiB")
             if not room.grow(len(part)):
-                raise self._no_room()
+                raise _no_room(room)
             parts.append(part)
         return b"".join(parts)
+
+
+def _no_room(room: Room) -> Refused:
+    if room.is_alone:
+        return Refused(413, "the body takes more memory than this server has for bodies")
+    text = "the requests of this client, or of all, hold as much memory as they may"
+    return Refused(503, text, {"Retry-After": "1"})
 
 
 def parsed(body: bytes) -> dict[str, Any]:

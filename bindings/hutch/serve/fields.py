@@ -12,6 +12,7 @@ from typing import Any
 from hutch.serve.gate import Refused
 from hutch.serve.settings import Settings
 
+MOST_SCRIPTS = 10_000  # of one request, and cells
 _MOST_PARTS = 32  # of a path
 
 

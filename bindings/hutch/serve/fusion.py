@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
 from hutch.serve import fields
+from hutch.serve.gate import Refused
 from hutch.serve.runner import KEEP_FILES, Ended, Job
 from hutch.serve.settings import Settings
 
@@ -39,6 +39,24 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
     )
 
 
+def notebook_of(body: dict[str, Any], settings: Settings) -> tuple[Job, list[str], float]:
+    """Its cells, and the seconds of each. Raises Refused."""
+    cells = fields.required_texts(body, "cells", fields.MOST_SCRIPTS)
+    if body.get("kernel", "python3") != "python3":
+        raise Refused(422, "kernel may be python3 only")
+    most = fields.seconds(body.get("total_timeout", 45), "total_timeout", settings.timeout_sec)
+    job = Job(
+        source="",
+        timeout_sec=most,
+        memory_mb=fields.memory_mb(
+            body.get("memory_limit_MB"), "memory_limit_MB", settings.memory_mb
+        ),
+        files=fields.files(body, settings),
+        fetch=fields.paths(body.get("fetch_files"), "fetch_files", settings.files),
+    )
+    return job, cells, fields.seconds(body.get("cell_timeout"), "cell_timeout", most)
+
+
 def patience_sec(body: Mapping[str, Any]) -> float:
     """For its turn. Clients wait for run_timeout + compile_timeout and some 10 seconds, and ask
     again after a 504.
@@ -68,7 +86,7 @@ def answer(ended: Ended) -> dict[str, Any]:
         "compile_result": None,
         "run_result": result,
         "executor_pod_name": None,
-        "files": {name: base64.b64encode(one).decode() for name, one in ended.files.items()},
+        "files": ended.files,
     }
 
 

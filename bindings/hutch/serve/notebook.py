@@ -6,10 +6,10 @@ open-r1's `POST /execute_batch`, which is a notebook of one cell.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hutch._async_session import AsyncSession
@@ -18,6 +18,8 @@ from hutch._errors import SandboxBusy, SandboxStartupError
 from hutch._outcome import Outcome, SandboxError
 from hutch._program_files import OF_THE_CODE
 from hutch._text import shown
+from hutch.serve.aside import Aside
+from hutch.serve.encode import size_of
 from hutch.serve.public import public
 from hutch.serve.runner import MOST_RESULT_MB, Job, keywords_of
 from hutch.serve.settings import Client, Settings
@@ -46,6 +48,7 @@ async def run_cells(
     cells: list[str],
     cell_sec: float,
     settings: Settings,
+    aside: Aside,
     client: Client,
     room: int | None = None,
 ) -> Ran:
@@ -72,7 +75,7 @@ async def run_cells(
                 if outcome.status == "fault":
                     outcome.unwrap()
                 ran.outcomes.append(outcome)
-                room = _bounded(outcome, room)
+                room = await aside.do(client, _shown(outcome), partial(_bounded, outcome, room))
                 if outcome.restarted or session.info()["closed"]:
                     ran.cut = _NO_INTERPRETER
                     break
@@ -115,6 +118,11 @@ def _text_of(value: Any) -> str:
     if len(text) <= _MOST_TEXT:
         return text
     return f"{text[:_MOST_TEXT]}… (cut after {_MOST_TEXT:,} characters)"
+
+
+def _shown(outcome: Outcome[Any]) -> int:
+    """About how many bytes it shows, beside its value."""
+    return size_of([outcome.stdout, outcome.stderr, [*outcome.display]])
 
 
 def _bounded(outcome: Outcome[Any], room: int) -> int:
@@ -196,7 +204,7 @@ def fusion_answer(ran: Ran, cells: int) -> dict[str, Any]:
         },
         "cells": [*map(_cell, ran.outcomes), *left_out],
         "executor_pod_name": None,
-        "files": {path: base64.b64encode(one).decode() for path, one in ran.files.items()},
+        "files": ran.files,
     }
 
 
@@ -222,12 +230,14 @@ def _cell(outcome: Outcome[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def e2b_answer(job: Job, settings: Settings, client: Client, room: int) -> dict[str, Any]:
+async def e2b_answer(
+    job: Job, settings: Settings, aside: Aside, client: Client, room: int
+) -> dict[str, Any]:
     """Of one script, as E2B's Execution, and `text` as Morph's. `room`: bytes for it. Raises
     SandboxBusy.
     """
     try:
-        ran = await run_cells(job, [job.source], job.timeout_sec, settings, client, room)
+        ran = await run_cells(job, [job.source], job.timeout_sec, settings, aside, client, room)
     except SandboxBusy:
         raise
     except SandboxError as error:

@@ -10,15 +10,17 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hutch._errors import SandboxBusy, SandboxStartupError
 from hutch._outcome import Outcome, SandboxError
 from hutch._remote.wire import to_wire
 from hutch.serve import fields
+from hutch.serve.aside import Aside
 from hutch.serve.body import Asked
+from hutch.serve.encode import encoded
 from hutch.serve.gate import Refused
 from hutch.serve.kept import Answer
 from hutch.serve.keys import Keys
@@ -29,6 +31,7 @@ from hutch.serve.runner import Job, Runner
 from hutch.serve.settings import Client, Settings
 from hutch.serve.works import Works, in_flight
 
+T = TypeVar("T")
 MOST_ITEMS = 10_000
 ITEM_FIELDS = ("source", "stdin", "stdin_base64", "args", "files")
 RUN_FIELDS = (*ITEM_FIELDS, "timeout_sec", "memory_mb", "labels")
@@ -49,8 +52,10 @@ class OwnProtocol:
         keys: Keys,
         works: Works,
         answers: Shares,
+        aside: Aside,
     ) -> None:
         self.settings = settings
+        self._aside = aside
         self._runner = runner
         self._queue = queue
         self._keys = keys
@@ -60,20 +65,21 @@ class OwnProtocol:
 
     async def run(self, asked: Asked, key: str) -> Answer:
         """Raises Refused, Full, TooLate, SandboxError."""
-        job = job_of(asked.body, self.settings)
+        job = await self._made(asked, lambda: job_of(asked.body, self.settings))
         runs_as = self.labelled(asked.client, asked.body.get("labels"))
         if not key:
             return answer_of(await self._outcome(job, asked.client, runs_as))
-        request = request_hash("/v1/run", asked.body)
+        request = await self._made(asked, lambda: request_hash("/v1/run", asked.body))
         return await self._once(key, request, job, asked, runs_as)
 
-    def map(self, asked: Asked, key: str) -> AsyncGenerator[bytes, None]:
+    async def map(self, asked: Asked, key: str) -> AsyncGenerator[bytes, None]:
         """Lines of `{"index": …, "outcome": …}`. Raises Refused."""
         client = asked.client
-        jobs, ordered = jobs_of(asked.body, self.settings)
+        jobs, ordered = await self._made(asked, lambda: jobs_of(asked.body, self.settings))
         runs_as = self.labelled(client, asked.body.get("labels"))
-        request = request_hash("/v1/map", asked.body)
+        request = b""
         if key:  # its items have keys of their own
+            request = await self._made(asked, lambda: request_hash("/v1/map", asked.body))
             self._keys.claim(client, key, request, (200, b""))
 
         unsent = Unsent(self._answers, client)
@@ -110,6 +116,9 @@ class OwnProtocol:
                     await found.aclose()
 
         return lines()
+
+    async def _made(self, asked: Asked, make: Callable[[], T]) -> T:
+        return await self._aside.do(asked.client, asked.size, make)
 
     async def _outcome(self, job: Job, client: Client, runs_as: Client) -> Outcome[Any]:
         async with self._queue.turn(client):
@@ -256,4 +265,4 @@ def answer_of(outcome: Outcome[Any]) -> Answer:
     status = 200
     if outcome.status == "fault":
         status = 500 if outcome.may_have_run else 503
-    return status, json.dumps(to_wire(outcome)).encode()
+    return status, encoded(to_wire(outcome))

@@ -31,6 +31,7 @@ _CLOSED = b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LATE = 408, b"HTTP/1.1 408 Request Timeout" + _CLOSED
 _TOO_LARGE = 431, b"HTTP/1.1 431 Request Header Fields Too Large" + _CLOSED
 _TOO_MANY = 503, b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1" + _CLOSED
+_LEAST_RATE = 128 << 10  # bytes a second, of an answer whose length was told
 _KEPT_BACK = 64  # descriptors that no connection takes, beside those of calls
 _OF_A_CALL = 8
 
@@ -67,6 +68,7 @@ class Protocol(HttpToolsProtocol):
         self._peer: _Peer | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._reader_deadline: asyncio.TimerHandle | None = None
+        self._answer_ends = 0.0  # by the clock of the loop, once its client is slow to read it
         self._header_bytes = 0  # since the last byte of a body
         self._in_headers = False
         self._has_too_many_lines = False
@@ -106,6 +108,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._answer_ends = 0.0
         self._changed()
         self._read_on()
         if not self.transport.is_closing():
@@ -169,7 +172,13 @@ class Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._reader_deadline = self.loop.call_later(self._settings.answer_sec, self._abort)
+        wait = self._settings.answer_sec
+        left = 0 if self.cycle is None else self.cycle.expected_content_length
+        if left:  # of lines nobody knows
+            now = self.loop.time()
+            self._answer_ends = self._answer_ends or now + wait + left / _LEAST_RATE
+            wait = min(wait, max(0.0, self._answer_ends - now))
+        self._reader_deadline = self.loop.call_later(wait, self._abort)
 
     def resume_writing(self) -> None:
         if self._reader_deadline is not None:

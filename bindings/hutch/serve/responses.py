@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -59,9 +58,9 @@ class Whole(Response):
                 await send({"type": "http.response.body", "body": part, "more_body": more})
 
 
-def response_of(found: Any, unsent: Unsent) -> Response:
-    """Of an answer, or of its status and its bytes. A text may hold half of a surrogate pair."""
-    status, body = found if type(found) is tuple else (200, json.dumps(found).encode())
+def response_of(found: tuple[int, bytes], unsent: Unsent) -> Response:
+    """Of its status and its bytes."""
+    status, body = found
     headers = RETRY if status in (409, 429, 503, 504) else {}
     return Whole(body, status, headers, unsent)
 

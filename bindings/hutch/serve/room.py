@@ -5,30 +5,57 @@ until they are sent. All of it belongs to one event loop.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
 from hutch.serve.settings import Client
 
 
-class Shares:
-    """The bytes that each client has, of `most`. `freed` is called when one has less."""
+class Total:
+    """The bytes that all clients have in this process, of `most`. `freed` is called when they are
+    less.
+    """
 
-    def __init__(self, most: int, freed: Callable[[], None] = lambda: None) -> None:
-        self.taken: Counter[Client] = Counter()
+    def __init__(self, most: float = math.inf, freed: Callable[[], None] = lambda: None) -> None:
+        self.taken = 0
         self._most = most
         self._freed = freed
 
-    def is_full(self, client: Client, size: int = 0) -> bool:
-        """Whether with `size` more it has more than its share."""
-        return self.taken[client] + size > self._most
+    def left(self) -> float:
+        return self._most - self.taken
+
+    def add(self, size: int) -> None:
+        self.taken += size
+        if size < 0:
+            self._freed()
+
+
+class Shares:
+    """The bytes that each client has, of `most`, and of what all have. One may always have what it
+    asks for first, where there is room; more only as long as others could have as much.
+    """
+
+    def __init__(self, most: int, total: Total | None = None) -> None:
+        self.taken: Counter[Client] = Counter()
+        self.total = total or Total()
+        self._most = most
+
+    def is_full(self, client: Client) -> bool:
+        """Whether it has more than its share."""
+        taken = self.taken[client]
+        return taken > self._most or (taken > 0 and taken > self.total.left())
+
+    def has_room(self, client: Client, size: int, is_first: bool) -> bool:
+        """For `size` more. `is_first`: it has nothing else."""
+        left = self.total.left() - size
+        return left >= 0 and (is_first or self.taken[client] + size <= min(self._most, left))
 
     def add(self, client: Client, size: int) -> None:
         self.taken[client] += size
         if not self.taken[client]:
             del self.taken[client]
-        if size < 0:
-            self._freed()
+        self.total.add(size)
 
 
 class Room:
@@ -37,25 +64,25 @@ class Room:
     """
 
     def __init__(self, bodies: Shares, client: Client) -> None:
+        self.client = client
         self._bodies = bodies
-        self._client = client
         self._size = 0
         self._holders = 0
 
     def grow(self, size: int) -> bool:
-        """False: its client's bodies would take more than their share."""
-        if self._bodies.is_full(self._client, size):
+        """False: there is no room. A body that is its client's only one may have more than the
+        share, as what is parsed of it is known late.
+        """
+        is_first = self._bodies.taken[self.client] == self._size
+        if not self._bodies.has_room(self.client, size, is_first):
             return False
         self._add(size)
         return True
 
-    def grow_parsed(self, size: int) -> bool:
-        """By what it takes beyond its text. It may be more than the share if it is the only one."""
-        others = self._bodies.taken[self._client] > self._size
-        if others and self._bodies.is_full(self._client, size):
-            return False
-        self._add(size)
-        return True
+    @property
+    def is_alone(self) -> bool:
+        """Nobody has anything else, so that waiting gives no room."""
+        return self._bodies.total.taken == self._size
 
     def hold(self) -> None:
         self._holders += 1
@@ -67,7 +94,7 @@ class Room:
 
     def _add(self, size: int) -> None:
         self._size += size
-        self._bodies.add(self._client, size)
+        self._bodies.add(self.client, size)
 
     def __enter__(self) -> Room:
         self.hold()

@@ -14,6 +14,7 @@ from hutch._outcome import Outcome
 from hutch._program import Program, _given, fetched_aio, function, with_source
 from hutch._program_files import Wanted
 from hutch.serve import fields
+from hutch.serve.aside import Aside
 from hutch.serve.gate import Refused
 from hutch.serve.public import public
 from hutch.serve.settings import Client, Settings
@@ -97,8 +98,9 @@ class Ended:
 
 
 class Runner:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, aside: Aside) -> None:
         self.settings = settings
+        self._aside = aside
         self._made: dict[Any, Any] = {}
 
     async def run(self, job: Job, client: Client) -> Ended:
@@ -118,12 +120,12 @@ class Runner:
         begun = time.monotonic()
         if job.fetch and settings.isolation in KEEP_FILES:
             keywords["result_mb"] = min(settings.body_mb, MOST_RESULT_MB)
-            program = self._program(job.language, source, keywords)
+            program = await self._program(job, source, client, keywords)
             outcome = await fetched_aio(program, _wanted(job), _given(job.args, job.stdin, files))
         elif job.fetch:
             outcome = await self._run_with_files(job, source, files, keywords)
         else:
-            program = self._program(job.language, source, keywords)
+            program = await self._program(job, source, client, keywords)
             call = program.submit(stdin=job.stdin, args=job.args, files=files or None)
             outcome = await outcome_of(call)
         if outcome.status == "fault":
@@ -147,11 +149,19 @@ class Runner:
         )  # fmt: skip
         return await outcome_of(call)
 
-    def _program(self, language: str, source: str, keywords: dict[str, Any]) -> Program:
+    async def _program(
+        self, job: Job, source: str, client: Client, keywords: dict[str, Any]
+    ) -> Program:
         """Raises Refused for a text that is none of the language."""
-        empty = self._of(_RUNS_NOTHING.get(language, _runs_nothing), keywords)
+        empty = self._of(_RUNS_NOTHING.get(job.language, _runs_nothing), keywords)
+
+        def make() -> Program:
+            made = with_source(empty, source)
+            made._resolved().code()  # its digest
+            return made
+
         try:
-            return with_source(empty, source)
+            return await self._aside.do(client, len(source), make)
         except ValueError as error:
             raise Refused(422, f"code: {error}") from None
 

@@ -6,8 +6,6 @@ to the tenant that opened it, and is in one process of the server, which its id 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import os
 import re
 import secrets
@@ -23,6 +21,8 @@ from hutch._remote import values
 from hutch._remote.wire import to_wire
 from hutch._text import shown
 from hutch.serve import fields
+from hutch.serve.aside import AT_ONCE, Aside
+from hutch.serve.encode import encoded, size_of
 from hutch.serve.gate import Refused
 from hutch.serve.own import fault_of
 from hutch.serve.public import public
@@ -40,6 +40,7 @@ _MOST_TEXT = 10_000  # characters of a value that is no data
 _NUMBER = re.compile("[0-9a-f]{1,8}")
 _LEAVES_SEC = 1.0  # for a call whose client may have left to end
 _MOST_WAITING = 4 << 20  # bytes of a stream that nobody has read
+_SMALL = (type(None), bool, int, float)
 _ANY = 1000  # of names and of paths in one request
 
 
@@ -58,10 +59,11 @@ class _One:
 class Sessions:
     """Of this process. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings, queue: FairQueue, answers: Shares) -> None:
+    def __init__(self, settings: Settings, queue: FairQueue, answers: Shares, aside: Aside) -> None:
         self.settings = settings
         self._queue = queue
         self._answers = answers
+        self._aside = aside
         self._all: dict[str, _One] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -79,7 +81,9 @@ class Sessions:
         memory = fields.exact_memory_mb(body.get("memory_mb"), settings)
         keywords = keywords_of(settings, runs_as, memory)
         keywords["result_mb"] = min(settings.body_mb, MOST_RESULT_MB)
-        files = fields.files(body, settings)
+        files = await self._aside.do(
+            client, size_of(body.get("files")), lambda: fields.files(body, settings)
+        )
         session = AsyncSession(idle_sec=idle, timeout_sec=timeout, **keywords)
         id = f"{os.getpid():x}-{secrets.token_hex(16)}"
         one = self._all[id] = _One(id, session, client, timeout, idle)
@@ -187,7 +191,7 @@ class Sessions:
             outcome = await run(limits)
             if outcome.status == "fault":
                 outcome.unwrap()
-            return _told(outcome)
+            return await self._told(one, outcome)
 
         if not fields.flag(body, "stream"):
             return await place(one, ran)
@@ -220,7 +224,7 @@ class Sessions:
         if value is missing:
             return {"found": False}
         try:
-            return {"found": True, "value": values.to_json(value)}
+            return {"found": True, "value": await self._as_json(one, value)}
         except values.NotData as error:
             text = f"{name[:100]!r} does not travel over HTTP: {error}; get a part of it as data"
             raise Refused(422, text) from None
@@ -229,7 +233,10 @@ class Sessions:
         fields.known(body, ("name", "value"))
         name = fields.text(body, "name")
         try:
-            value = values.from_json(body.get("value"))
+            given = body.get("value")
+            value = await self._aside.do(
+                one.client, size_of(given), lambda: values.from_json(given)
+            )
         except ValueError as error:
             raise Refused(422, f"value: {error}") from None
         await self._in_turn(one, lambda: one.session.set(name, value))
@@ -238,7 +245,10 @@ class Sessions:
     async def _files(self, one: _One, body: Mapping[str, Any]) -> Any:
         """Writes, deletes, reads and lists, in this order."""
         fields.known(body, ("write", "delete", "read", "list"))
-        write = fields.contents(body.get("write"), "write", self.settings)
+        given, settings = body.get("write"), self.settings
+        write = await self._aside.do(
+            one.client, size_of(given), lambda: fields.contents(given, "write", settings)
+        )
         delete = fields.texts(body.get("delete"), "delete", _ANY)
         read = fields.texts(body.get("read"), "read", _ANY)
         listed = None if body.get("list") is None else fields.text(body, "list")
@@ -257,7 +267,7 @@ class Sessions:
                 if room < 0:
                     text = f"the files have more than {self.settings.body_mb} MiB: read fewer"
                     raise Refused(422, text)
-                found["files"][path] = base64.b64encode(content).decode()
+                found["files"][path] = content
             if listed is not None:
                 found["names"] = [*await files.list(listed)]
             return found
@@ -293,6 +303,22 @@ class Sessions:
         self._all.pop(one.id, None)
         await one.session.close()
         return {}
+
+    async def _told(self, one: _One, outcome: Outcome[Any]) -> dict[str, Any]:
+        """A value that is no data is shown instead, as a session shows what cannot leave it."""
+        value, outcome.value = outcome.value, None
+        told = to_wire(outcome)
+        try:
+            told["value"] = await self._as_json(one, value)
+        except values.NotData:
+            if not any("text/plain" in forms for forms in told["display"]):
+                told["display"].append({"text/plain": shown(value, _MOST_TEXT)})
+        return told
+
+    async def _as_json(self, one: _One, value: Any) -> Any:
+        """Raises NotData."""
+        size = 0 if type(value) in _SMALL else AT_ONCE + 1  # as it may be of any
+        return await self._aside.do(one.client, size, lambda: values.to_json(value))
 
 
 class _Stream(AsyncGenerator[bytes, None]):
@@ -397,17 +423,5 @@ def process_of(id: str) -> int:
     return int(number, 16) if _NUMBER.fullmatch(number) else 0
 
 
-def _told(outcome: Outcome[Any]) -> dict[str, Any]:
-    """A value that is no data is shown instead, as a session shows what cannot leave it."""
-    value, outcome.value = outcome.value, None
-    told = to_wire(outcome)
-    try:
-        told["value"] = values.to_json(value)
-    except values.NotData:
-        if not any("text/plain" in forms for forms in told["display"]):
-            told["display"].append({"text/plain": shown(value, _MOST_TEXT)})
-    return told
-
-
 def _line(found: Any) -> bytes:
-    return json.dumps(found).encode() + b"\n"
+    return encoded(found) + b"\n"

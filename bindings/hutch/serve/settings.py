@@ -59,6 +59,7 @@ class Settings:
     memory_mb: int = 1024  # likewise, and what it has if it asks for none
     body_mb: int = 64
     bodies_mb: int = 512  # of each client in each process: bodies, and as much of unread answers
+    held_mb: int = 1024  # likewise of all clients, or less where the process may have less
     body_sec: float = 30.0  # to send it
     header_sec: float = 10.0  # to send what goes before it
     answer_sec: float = 60.0  # for the client to take some of its answer
