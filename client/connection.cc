@@ -152,6 +152,13 @@ void Connection::ReadIfFree(const Done& enough) {
 void Connection::Read() {
   Drain(Never);
   changed_.NotifyAll();
+  // What it waits for may have been read here before it began to poll.
+  if (reading_) WakeReader();
+}
+
+void Connection::WakeReader() {
+  const uint64_t one = 1;
+  if (::write(wake_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
 }
 
 void Connection::Deliver(uint64_t request, ReceivedMessage received) {
@@ -159,8 +166,7 @@ void Connection::Deliver(uint64_t request, ReceivedMessage received) {
   if (pending == pending_.end()) return;
   pending->second->arrived.push_back(std::move(received));
   changed_.NotifyAll();
-  const uint64_t one = 1;
-  if (::write(wake_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
+  WakeReader();
 }
 
 void Connection::CheckAgent(Clock::duration late) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that may have 512 MiB of address space and 256 descriptors: whatever one tenant sends,
+"""A server that may have 512 MiB of address space and 256 descriptors: whatever some tenants send,
 the server lives, and another tenant's programs are run beside it.
 """
 
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from support import until
 import hutch
 
 Serving = Callable[..., AbstractContextManager[tuple[str, "subprocess.Popen[str]"]]]
-KEY = {name: f"{name:-<20}" for name in ("hostile", "honest")}
+HOSTILE = [f"hostile{number}" for number in range(4)]
+KEY = {name: f"{name:-<20}" for name in ("honest", *HOSTILE)}
 TENANTS = "".join(
     f'[tenants.{name}]\nkey = "{key}"\nlabels = {{ team = "{name}" }}\n'
     for name, key in KEY.items()
@@ -36,8 +38,11 @@ PRINTS = {"code": "print('\\x01' * 1_000_000)"}
 SHOWS = {"cells": ["display({'text/html': 'x' * 30_000_000}, raw=True)"] * 5}
 
 
+_turns = cycle(HOSTILE)
+
+
 class Hostile:
-    """One tenant's connections, on threads, which end with `with`."""
+    """Connections of hostile tenants, on threads, which end with `with`."""
 
     def __init__(self, url: str) -> None:
         self.address = url.removeprefix("http://").split(":")
@@ -76,7 +81,7 @@ class Hostile:
 def head(path: str, size: int) -> bytes:
     return (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {KEY['hostile']}\r\nContent-Length: {size}\r\n\r\n"
+        f"Authorization: Bearer {KEY[next(_turns)]}\r\nContent-Length: {size}\r\n\r\n"
     ).encode()
 
 
