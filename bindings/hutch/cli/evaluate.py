@@ -91,6 +91,12 @@ def _plus(options: argparse.Namespace) -> Any:
 
     def check(given: Samples) -> Answers:
         expected = plus.expected_outputs(dataset, problems, digest, watch)
+        left_out = {name: one.left_out for name, one in expected.items() if one.left_out}
+        if left_out:
+            print(
+                f"hutch: inputs left out, as their answers are too large: {left_out}",
+                file=sys.stderr,
+            )
         more = {"num_workers": options.workers, "min_time_limit": limit}
         return plus.check_all(dataset, given, problems, expected, **more)
 

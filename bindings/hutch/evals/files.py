@@ -49,7 +49,7 @@ def read_problems(path: Path, fields: Fields, hint: str) -> Problems:
             raise BadInput(f"{place} has no task_id", hint)
         for field, kinds in fields.items():
             if not isinstance(one.get(field), kinds):
-                wanted = " or ".join(_NAMES[kind] for kind in kinds)
+                wanted = " or ".join(dict.fromkeys(_NAMES[kind] for kind in kinds))
                 raise BadInput(f"{place} has no {field!r} that is {wanted}", hint)
         problems[name] = one
     if not problems:

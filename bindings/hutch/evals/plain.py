@@ -6,12 +6,11 @@ As text, since it runs inside.
 PLAIN = """
 import collections
 import collections.abc
+import sys
 
 SAME = {type(None), bool, int, float, complex, str, bytes, bytearray, range}
-KEPT = {
-    "fractions.Fraction", "decimal.Decimal", "uuid.UUID", "datetime.date", "datetime.datetime",
-    "datetime.time", "datetime.timedelta",
-}
+KEPT = {"UUID": "uuid", **dict.fromkeys(("date", "datetime", "time", "timedelta"), "datetime")}
+NUMBERS = {"fractions": "Fraction", "decimal": "Decimal"}
 
 def plain(value, other):
     "A value without classes of the code; other(value) where none equals what it equals."
@@ -26,8 +25,14 @@ def plain(value, other):
             return base([plain(one, other) for one in items])
     if isinstance(value, dict):
         return of_pairs(dict.items(value), other)
-    if kind.__module__ == "numpy" or f"{kind.__module__}.{kind.__qualname__}" in KEPT:
+    if kind.__module__ == "numpy":
+        return other(value) if value.dtype.hasobject else value
+    if KEPT.get(kind.__qualname__) == kind.__module__:
         return value
+    for module, name in NUMBERS.items():
+        base = getattr(sys.modules.get(module), name, None)
+        if base is not None and isinstance(value, base):
+            return value if kind is base else base(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
