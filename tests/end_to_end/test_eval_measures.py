@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hutch.evals import evalplus, human_eval, mbpp, plus
+from hutch.evals import evalplus, human_eval, mbpp, oracles, plus
 from hutch.evals.files import BadInput, Problems
 
 HUMANEVAL_PLUS = [
@@ -115,9 +115,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    evalplus.oracles.cache_clear()
+    oracles.text.cache_clear()
     yield tmp_path
-    evalplus.oracles.cache_clear()
+    oracles.text.cache_clear()
     for name in [one for one in sys.modules if one.split(".")[0] == "evalplus"]:
         del sys.modules[name]
 

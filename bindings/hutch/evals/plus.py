@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hutch._outcome import Outcome
-from hutch.evals import alone, evalplus
+from hutch.evals import alone, evalplus, oracles
 from hutch.evals.files import BadInput, Problems, read_problems
 from hutch.evals.plain import PLAIN
 from hutch.evals.programs import made
@@ -96,7 +96,8 @@ class Expected(NamedTuple):
 def get_problems(dataset: str, path: str | None = None) -> tuple[Problems, str]:
     """The problems of "humaneval" or "mbpp" by their names, and a digest of their file: of `path`,
     of the file that evalplus' own variable names (HUMANEVAL_OVERRIDE_PATH, MBPP_OVERRIDE_PATH), or
-    those that evalplus has, which it downloads once. Raises BadInput.
+    those that evalplus has, which it downloads once. Raises BadInput, and OSError for a file that
+    cannot be read.
     """
     path = path or os.environ.get(_OVERRIDES[dataset])
     if path is None:
@@ -148,7 +149,7 @@ def expected_outputs(
     dataset: str,
     problems: Problems,
     digest: str,
-    watch: Callable[[Iterable[Any], int], Iterable[Any]] = lambda found, total: found,
+    watch: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
     **keywords: Any,
 ) -> dict[str, Expected]:
     """For each problem, from the cache, or computed in cells and put there. `digest`: of the file
@@ -166,12 +167,12 @@ def expected_outputs(
 def _computed(
     dataset: str,
     problems: Problems,
-    watch: Callable[[Iterable[Any], int], Iterable[Any]],
+    watch: Callable[[Iterable[Any], int], Iterable[Any]] | None,
     keywords: dict[str, Any],
 ) -> Iterator[tuple[str, Expected]]:
     settings = {**evalplus.SETTINGS, "timeout_sec": _MOST_SEC, **keywords}
     compute = made(PLAIN + _COMPUTE, "compute", **settings)
-    not_none = evalplus.not_none_tasks() if dataset == "mbpp" else ()
+    not_none = oracles.not_none_tasks() if dataset == "mbpp" else ()
     items = (
         (
             one["prompt"] + one["canonical_solution"],
@@ -182,7 +183,9 @@ def _computed(
         )
         for one in problems.values()
     )
-    outcomes = watch(alone.map_all(compute, items, None), len(problems))
+    outcomes: Iterable[Outcome[Any]] = alone.map_all(compute, items, None)
+    if watch is not None:
+        outcomes = watch(outcomes, len(problems))
     for (name, problem), outcome in zip(problems.items(), outcomes):
         yield name, _expected_of(name, problem, outcome)
 
@@ -297,7 +300,7 @@ def _cache_of(dataset: str, digest: str, keywords: dict[str, Any]) -> Path:
         digest,
         sys.version,
         PLAIN + _COMPUTE,
-        evalplus.oracles(),
+        oracles.text(),
         getattr(_imported("evalplus"), "__version__", ""),
         sorted(keywords.items()),
     )
