@@ -99,7 +99,17 @@ PACKAGE = {
     "evalplus/__init__.py": "__version__ = 'stand-in'",
     "evalplus/eval/__init__.py": "",
     "evalplus/eval/_special_oracle.py": ORACLES,
-    "evalplus/data/__init__.py": "def get_human_eval_plus(): raise OSError('no network')",
+    "evalplus/data/__init__.py": """
+import json
+def get_human_eval_plus():
+    print("Downloading")
+    raise OSError("no network")
+def get_mbpp_plus():
+    print("Downloading")
+    with open(__file__ + ".jsonl") as file:
+        return {one["task_id"]: one for one in map(json.loads, file)}
+def get_mbpp_plus_hash(): return "a hash"
+""",
     "evalplus/data/mbpp.py": DATA,
 }
 FILES = {"humaneval": HUMANEVAL, "humaneval+": HUMANEVAL_PLUS, "mbpp": MBPP, "mbpp+": MBPP_PLUS}
@@ -223,6 +233,17 @@ def test_what_cannot_be_used_is_told_with_a_hint(
     done = run(words[0], samples, *words[1:], "--json")
     found = json.loads(done.stdout)
     assert done.returncode == 2 and said in found["message"] and hint in found["hint"]
+
+
+def test_the_problems_of_the_package_are_taken(package: Path) -> None:
+    held = package / "packages/evalplus/data/__init__.py.jsonl"
+    mine = [{**MBPP_PLUS[1], "base_input": [["annie"]]}]
+    samples = written(package / "samples.jsonl", [{"task_id": 793, "solution": right(mine[0])}])
+    written(held, mine)
+    done = run("mbpp+", samples, "--json")
+    assert json.loads(done.stdout)["plus"] == {"pass@1": 1.0} and "Downloading" in done.stderr
+    held.write_text("{")
+    assert "that evalplus has are damaged" in run("mbpp+", samples).stderr
 
 
 def test_evalplus_that_is_missing_is_told(tmp_path: Path) -> None:

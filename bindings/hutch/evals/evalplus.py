@@ -106,7 +106,7 @@ def compare(dataset, name, inputs, found, expected, atol, fast):
             else:
                 right = equal(dataset, name, given, out, one, atol)
                 if atol == 0 and is_floats(one):
-                    atol = 1e-6  # as of evalplus: from here on
+                    atol = 1e-6  # evalplus keeps it from here on
                 if not right and atol != 0:
                     right = close(out, same_type, one, atol)
             details.append(bool(right))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-Problems = dict[str, dict[str, Any]]  # by task_name()
+Problems = dict[str, dict[str, Any]]  # keys are task_name()
 Fields = Mapping[str, tuple[type, ...]]
 
 _MBPP_ID = re.compile(r"(?:mbpp/)?0*([0-9]{1,9})", re.IGNORECASE)

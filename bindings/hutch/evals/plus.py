@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,9 +35,9 @@ _FIELDS = {
     "plus_input": (list, dict),
     "atol": (int, float),
 }
-_NAMES = {"humaneval": "human_eval_plus", "mbpp": "mbpp_plus"}  # of functions of evalplus.data
+_NAMES = {"humaneval": "human_eval_plus", "mbpp": "mbpp_plus"}  # evalplus.data.get_…
 _OVERRIDES = {"humaneval": "HUMANEVAL_OVERRIDE_PATH", "mbpp": "MBPP_OVERRIDE_PATH"}
-_MOST_SEC = 300  # for the canonical solution of one problem
+_MOST_SEC = 300  # one canonical solution, all inputs
 
 _COMPUTE = """
 import time
@@ -105,7 +106,7 @@ def get_problems(dataset: str, path: str | None = None) -> tuple[Problems, str]:
     hint = f"--problems takes a file of evalplus' release, such as {_FILES[dataset]}"
     problems = read_problems(Path(path), _FIELDS, hint)
     for one in problems.values():
-        one["plus_input"] = list(one["plus_input"])  # of Mbpp/793 it is {}
+        one["plus_input"] = list(one["plus_input"])  # Mbpp/793 has {}
     if dataset == "mbpp":
         deserialize = _imported("evalplus.data.mbpp").mbpp_deserialize_inputs
         for name, one in problems.items():
@@ -124,15 +125,17 @@ _FILES = {"humaneval": "HumanEvalPlus.jsonl.gz", "mbpp": "MbppPlus.jsonl.gz"}
 def _problems_of_evalplus(dataset: str) -> tuple[Problems, str]:
     data = _imported("evalplus.data")
     name = _NAMES[dataset]
+    hint = (
+        f"get {_FILES[dataset]} elsewhere, and name it with --problems or by {_OVERRIDES[dataset]}"
+    )
     try:
-        problems: Problems = getattr(data, f"get_{name}")()
-        digest: str = getattr(data, f"get_{name}_hash")()
+        with redirect_stdout(sys.stderr):  # it prints while it downloads
+            problems: Problems = getattr(data, f"get_{name}")()
+            digest: str = getattr(data, f"get_{name}_hash")()
     except OSError as error:
-        raise BadInput(
-            f"evalplus could not download its problems: {error}",
-            f"download {_FILES[dataset]} elsewhere, and name it with --problems or by "
-            f"{_OVERRIDES[dataset]}",
-        ) from None
+        raise BadInput(f"evalplus could not download its problems: {error}", hint) from None
+    except (ValueError, LookupError, AssertionError) as error:
+        raise BadInput(f"the problems that evalplus has are damaged: {error}", hint) from None
     return problems, digest
 
 
