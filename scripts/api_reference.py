@@ -45,7 +45,7 @@ GROUPS = {
     "close_aio agent",
     "Servers": "Client serve",
     "Evaluations and executors": "evals evals.human_eval evals.code_eval evals.mbpp "
-    "evals.evalplus evals.plus evals.livecodebench joblib",
+    "evals.evalplus evals.plus evals.expected evals.livecodebench joblib",
     "Errors": "SandboxError SandboxExecutionError CommandError LimitExceeded SandboxTimeoutError "
     "SandboxMemoryError SandboxDied SandboxCancelled SandboxStartupError SandboxBusy SessionBusy "
     "AgentUnavailable PlatformNotSupportedError PodmanNotInstalledError DependencyInstallError "

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hutch.evals import evalplus, human_eval, mbpp, oracles, plus
+from hutch.evals.expected import Expected, expected_outputs
 from hutch.evals.files import BadInput, Problems
 
 HUMANEVAL_PLUS = [
@@ -262,7 +263,7 @@ def test_canonical_solutions_run_in_a_sandbox(package: Path) -> None:
     body = f"    open({str(here)!r}, 'w').close()\n"
     problems, digest = loaded(package, [{**HUMANEVAL_PLUS[0], "canonical_solution": body}])
     with pytest.raises(BadInput, match="HumanEval/0: its canonical solution gave no answers"):
-        plus.expected_outputs("humaneval", problems, digest)
+        expected_outputs("humaneval", problems, digest)
     assert not here.exists()
 
 
@@ -278,14 +279,14 @@ def test_canonical_solutions_run_in_a_sandbox(package: Path) -> None:
 def test_a_canonical_solution_without_an_answer_is_told(package: Path, body: str) -> None:
     problems, digest = loaded(package, [{**HUMANEVAL_PLUS[0], "canonical_solution": body}])
     with pytest.raises(BadInput, match="HumanEval/0: its canonical solution gave no answers"):
-        plus.expected_outputs("humaneval", problems, digest)
+        expected_outputs("humaneval", problems, digest)
 
 
 def test_an_input_whose_answer_is_too_large_is_left_out(package: Path) -> None:
     body = "    return [(0,) * 1000] * x\n"
     lines = [{**HUMANEVAL_PLUS[0], "canonical_solution": body, "plus_input": [[1998], [2], [1999]]}]
     problems, digest = loaded(package, lines)
-    (expected,) = plus.expected_outputs("humaneval", problems, digest).values()
+    (expected,) = expected_outputs("humaneval", problems, digest).values()
     assert expected.left_out == 1 and expected.plus_time[2] is None
     solution = lines[0]["prompt"] + "    return [(0,) * 1000] * x if x != 1999 else 5"
     wrong = solution.replace("1999", "1998")
@@ -301,8 +302,8 @@ def test_what_is_expected_is_computed_once_for_each_file(package: Path) -> None:
         computed.append(total)
         return found
 
-    def outputs(lines: list[Any]) -> dict[str, plus.Expected]:
-        return plus.expected_outputs("humaneval", *loaded(package, lines), watch)
+    def outputs(lines: list[Any]) -> dict[str, Expected]:
+        return expected_outputs("humaneval", *loaded(package, lines), watch)
 
     first = outputs(HUMANEVAL_PLUS)
     assert first["HumanEval/0"].plus == [-6, 5.0, "abab"]
@@ -335,7 +336,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     (package / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(package / "file"))
-    found = plus.expected_outputs("humaneval", *loaded(package, HUMANEVAL_PLUS))
+    found = expected_outputs("humaneval", *loaded(package, HUMANEVAL_PLUS))
     assert found["HumanEval/0"].base == [2, 0]
 
 
@@ -449,7 +450,7 @@ HOSTILE = {
 @pytest.mark.parametrize("way", ["one by one", "in a file"])
 def test_no_hostile_sample_changes_what_becomes_of_others(package: Path, way: str) -> None:
     problems, digest = loaded(package, HUMANEVAL_PLUS[:1])
-    expected = plus.expected_outputs("humaneval", problems, digest)
+    expected = expected_outputs("humaneval", problems, digest)
     honest = {"task_id": "HumanEval/0", "completion": "    return x * 2\n"}
     wrong = {"task_id": "HumanEval/0", "completion": "    return 7\n"}
     bad = [

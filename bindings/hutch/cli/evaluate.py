@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hutch.evals import human_eval, mbpp, plus
+from hutch.evals.expected import expected_outputs
 from hutch.evals.files import BadInput, read_problems, read_samples, task_name
 from hutch.evals.programs import pass_at_k
 
@@ -90,7 +91,7 @@ def _plus(options: argparse.Namespace) -> Any:
     limit = 1.0 if options.timeout is None else options.timeout
 
     def check(given: Samples) -> Answers:
-        expected = plus.expected_outputs(dataset, problems, digest, watch)
+        expected = expected_outputs(dataset, problems, digest, watch)
         left_out = {name: one.left_out for name, one in expected.items() if one.left_out}
         if left_out:
             print(

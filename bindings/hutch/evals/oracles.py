@@ -18,6 +18,11 @@ def text() -> str:
     return source_of(_MODULE, "evalplus")
 
 
+def version() -> str:
+    """Of evalplus; "" where it does not say."""
+    return str(getattr(importlib.import_module("evalplus"), "__version__", ""))
+
+
 def set_tasks() -> Sequence[str]:
     """Functions of MBPP whose results are compared as sets."""
     return _listed("MBPP_OUTPUT_SET_EQ_TASKS")
