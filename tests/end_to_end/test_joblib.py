@@ -93,6 +93,24 @@ def test_a_function_that_adds_results_gives_others_none_of_them(backend: None) -
     assert parallel(joblib.delayed(adds)("") for _ in range(6)) == [0] * 6
 
 
+def test_a_call_with_a_cell_of_its_own_moves_no_results_of_others(backend: None) -> None:
+    def moves() -> int:
+        import sys
+
+        frame: Any = sys._getframe()
+        while "items" not in frame.f_locals:
+            frame = frame.f_back
+        frame.f_locals["items"][1:] = frame.f_locals["items"][:0:-1]
+        return 0
+
+    calls = [joblib.delayed(moves)(), *(joblib.delayed(shifted)(one) for one in range(7))]
+    assert joblib.Parallel(batch_size=1)(calls) == [0, *range(3, 10)]
+    together = joblib.Parallel(batch_size=4, pre_dispatch="all")(calls)
+    assert together == [0, 5, 4, 3, 6, 7, 8, 9], (
+        "calls of one batch share a cell: there the attack works"
+    )
+
+
 def test_what_is_no_list_of_results_is_refused() -> None:
     backend = hutch.joblib.HutchBackend()
     future: Future[Any] = Future()

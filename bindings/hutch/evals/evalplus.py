@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hutch._outcome import Outcome
-from hutch.evals import alone
-from hutch.evals.programs import TIMES, made, source_of
+from hutch.evals import alone, oracles
+from hutch.evals.plain import PLAIN
+from hutch.evals.programs import TIMES, made
 
 if TYPE_CHECKING:
     import numpy
 
+SETTINGS: dict[str, Any] = {"dependencies": ["numpy"], "memory_mb": 4096, "result_mb": 2048}
 PASS, FAIL, TIMEOUT = "pass", "fail", "timeout"
 
 _RUN = """
@@ -27,19 +28,10 @@ import signal
 def late(*_):
     raise TimeoutError
 
-def plain(value):
-    if isinstance(value, dict):
-        return {plain(key): plain(item) for key, item in value.items()}
-    for kind in (list, tuple, set, frozenset):
-        if isinstance(value, kind):
-            return kind(map(plain, value))
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        return value
-    if type(value).__module__ == "numpy":
-        return value
-    return f"<an object of class {type(value).__name__}>"  # which equals nothing expected
+def nothing(value):
+    return float("nan")  # which equals nothing
 
-def run(code, entry_point, inputs, limits, fast):
+def run(code, entry_point, inputs, limits, fast, by_set):
     space = {}
     exec(code, space)
     function = space[entry_point]
@@ -52,9 +44,14 @@ def run(code, entry_point, inputs, limits, fast):
                 value = function(*given)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            found.append((True, plain(value)))
+            kind = type(value)
+            if by_set and kind not in (list, tuple, set, frozenset, dict, str):
+                value = list(value)
+            value = plain(value, nothing)
+            found.append((True, value, type(value) is kind))
         except BaseException as error:
-            found.append((False, "late" if isinstance(error, TimeoutError) else None))
+            late_one = isinstance(error, TimeoutError)
+            found.append((False, "late" if late_one else None, False))
             if fast:
                 break
     return found
@@ -70,49 +67,57 @@ def is_floats(x):
         return all(isinstance(i, float) for i in x)
     return isinstance(x, np.ndarray) and x.dtype in (np.float64, np.float32)
 
-def special(dataset, name, given, out, expected, atol):
-    "True or False where this task has an oracle of its own, and None."
-    if dataset == "humaneval":
-        return abs(_poly(*given, out)) <= atol if name == "find_zero" else None
-    if name == "are_equivalent" or (name == "sum_div" and out == 0):
-        return True
-    if name == "surface_Area" and abs(out - _surface_Area(*given)) <= atol:
-        return True
-    if name == "digit_distance_nums" and out == _digit_distance_nums(*given):
-        return True
+def equal(dataset, name, given, out, expected, atol):
+    "By this task's own oracle, where it has one."
+    same = out == expected
+    if dataset != "mbpp":
+        return same
+    if name == "are_equivalent":
+        return same or True
+    if name == "sum_div":
+        return same or out == 0
+    if name == "surface_Area":
+        return same or abs(out - _surface_Area(*given)) <= atol
+    if name == "digit_distance_nums":
+        return same or out == _digit_distance_nums(*given)
     if name in MBPP_OUTPUT_SET_EQ_TASKS:
         return set(out) == set(expected)
     if name in MBPP_OUTPUT_NOT_NONE_TASKS:
         return out == expected if isinstance(out, bool) else expected == (out is not None)
-    return None
+    return same
 
-def equal(dataset, name, given, out, expected, atol):
-    known = special(dataset, name, given, out, expected, atol)
-    if known is not None and (known or atol == 0):
-        return bool(known)
-    if known is None and bool(out == expected):
-        return True
-    if dataset == "humaneval" and name == "find_zero":
-        return False
-    if atol == 0 and is_floats(expected):
-        atol = 1e-6
-    if atol == 0 or type(out) is not type(expected):
+def close(out, same_type, expected, atol):
+    if not same_type or type(out) is not type(expected):
         return False
     if isinstance(expected, (list, tuple)) and len(out) != len(expected):
         return False
-    return bool(np.allclose(out, expected, rtol=1e-07, atol=atol))
+    return np.allclose(out, expected, rtol=1e-07, atol=atol)
 
 def compare(dataset, name, inputs, found, expected, atol, fast):
     details = []
-    for given, (returned, out), one in zip(inputs, found, expected):
+    for number, ((returned, out, same_type), one) in enumerate(zip(found, expected)):
+        given = inputs[number] if inputs else ()
+        right = False
         try:
-            details.append(returned and equal(dataset, name, given, out, one, atol))
+            if not returned:
+                pass
+            elif dataset == "humaneval" and name == "find_zero":
+                right = abs(_poly(*given, out)) <= atol
+            else:
+                right = equal(dataset, name, given, out, one, atol)
+                if atol == 0 and is_floats(one):
+                    atol = 1e-6  # evalplus keeps it from here on
+                if not right and atol != 0:
+                    right = close(out, same_type, one, atol)
+            details.append(bool(right))
         except Exception:
             details.append(False)
         if fast and not details[-1]:
             break
     return details
 """
+
+_BY_INPUTS = ("find_zero", "surface_Area", "digit_distance_nums")  # whose oracles look at them
 
 
 def untrusted_check(
@@ -134,16 +139,17 @@ def untrusted_check(
     an input passed; this one does. Raises SandboxError where it could not be run, and
     ModuleNotFoundError where `evalplus` is not installed.
     """
-    oracles = _oracles()
+    texts = oracles.text()
     import numpy
+
+    by_set = dataset == "mbpp" and entry_point in oracles.set_tasks()
 
     limits = [max(min_time_limit, gt_time_limit_factor * one) for one in ref_time]
     total = min(float(os.getenv("EVALPLUS_TIMEOUT_PER_TASK", 60)), sum(limits)) + 2
-    settings = {"dependencies": ["numpy"], "memory_mb": 4096, **keywords}
-    run = made(_RUN, "run", timeout_sec=total, **settings)
-    outcome = alone.run(
-        lambda: run.run(code, entry_point, list(inputs), limits, fast_check), _is_suspect
-    )
+    settings = {**SETTINGS, **keywords}
+    run = made(PLAIN + _RUN, "run", timeout_sec=total, **settings)
+    arguments: tuple[Any, ...] = (entry_point, list(inputs), limits, fast_check, by_set)
+    outcome = alone.run(lambda: run.run(code, *arguments), _is_suspect)
     if outcome.status == "fault":
         outcome.unwrap()
     nothing = numpy.zeros(0, bool)
@@ -153,8 +159,9 @@ def untrusted_check(
         return FAIL, nothing
     settings = {"dependencies": ["numpy"], "memory_mb": settings["memory_mb"]}
     # How long it takes, the code chooses by what it returns.
-    compare = made(oracles + _COMPARE, "compare", timeout_sec=total, **settings)
-    arguments = (list(inputs), outcome.value, list(expected), atol, fast_check)
+    compare = made(texts + _COMPARE, "compare", timeout_sec=total, **settings)
+    looked_at = list(inputs) if entry_point in _BY_INPUTS else []
+    arguments = (looked_at, outcome.value, list(expected), atol, fast_check)
     compared = alone.run(lambda: compare.run(dataset, entry_point, *arguments))
     if compared.status == "fault":
         compared.unwrap()
@@ -171,7 +178,10 @@ def _is_found(value: Any, count: int) -> bool:
     return (
         type(value) is list
         and len(value) <= count
-        and all(type(one) is tuple and len(one) == 2 and type(one[0]) is bool for one in value)
+        and all(
+            type(one) is tuple and list(map(type, one[::2])) == [bool, bool] and len(one) == 3
+            for one in value
+        )
     )
 
 
@@ -179,12 +189,7 @@ def _is_suspect(outcome: Outcome[Any]) -> bool:
     """Of one of its inputs, or of all of it, the time was over while others had the CPU."""
     found: Any = outcome.value
     late = type(found) is list and any(
-        type(one) is tuple and len(one) == 2 and type(one[1]) is str and one == (False, "late")
+        type(one) is tuple and len(one) == 3 and one[0] is False and type(one[1]) is str
         for one in found
     )
     return alone.is_suspect(outcome) or (late and alone.waited(outcome))
-
-
-@lru_cache(maxsize=1)
-def _oracles() -> str:
-    return source_of("evalplus.eval._special_oracle", "evalplus")

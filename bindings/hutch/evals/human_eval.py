@@ -10,7 +10,17 @@ from hutch.evals import programs
 
 
 def program_of(problem: Mapping[str, Any], completion: str) -> str:
-    return f"{problem['prompt']}{completion}\n{problem['test']}\ncheck({problem['entry_point']})"
+    return _with_test(problem, problem["prompt"] + completion)
+
+
+def _with_test(problem: Mapping[str, Any], solution: str) -> str:
+    return f"{solution}\n{problem['test']}\ncheck({problem['entry_point']})"
+
+
+def _program(problem: Mapping[str, Any], sample: Mapping[str, Any]) -> str:
+    if "solution" in sample:
+        return _with_test(problem, sample["solution"])
+    return program_of(problem, sample["completion"])
 
 
 def check_correctness(
@@ -25,7 +35,7 @@ def check_correctness(
     SandboxError where it could not be run.
     """
     result = programs.check(program_of(problem, completion), timeout, **keywords)
-    return _answer(problem, result, completion_id)
+    return programs.answer(problem, result, completion_id)
 
 
 def check_all(
@@ -36,20 +46,9 @@ def check_all(
     **keywords: Any,
 ) -> Iterator[dict[str, Any]]:
     """The same of each {task_id, completion}, in order, many at a time; `completion_id` counts
-    those of a task.
+    those of a task. A sample may have a `solution` in place of the completion: a whole program,
+    which the prompt is not put before.
     """
-    listed = list(samples)
-    texts = (program_of(problems[one["task_id"]], one["completion"]) for one in listed)
-    seen: dict[str, int] = {}
-    for one, result in zip(listed, programs.checks(texts, timeout, num_workers, **keywords)):
-        number = seen[one["task_id"]] = seen.get(one["task_id"], -1) + 1
-        yield _answer(problems[one["task_id"]], result, number)
-
-
-def _answer(problem: Mapping[str, Any], result: str, number: int | None) -> dict[str, Any]:
-    return {
-        "task_id": problem["task_id"],
-        "passed": result == "passed",
-        "result": result,
-        "completion_id": number,
-    }
+    return programs.check_samples(
+        samples, lambda one: problems[one["task_id"]], _program, timeout, num_workers, **keywords
+    )

@@ -6,6 +6,7 @@ importable here; its text is sent, so results are those of the version that is i
 from __future__ import annotations
 
 import json
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -60,7 +61,10 @@ def _is_answer(value: Any, count: int) -> bool:
 
 
 def _is_result(one: Any) -> bool:
-    return type(one) in (bool, int) or type(one).__name__ in ("bool_", "bool")  # of numpy
+    if type(one) is int:
+        return -9 <= one <= 1  # any other is no result
+    numpy = sys.modules.get("numpy")
+    return type(one) is bool or (numpy is not None and type(one) is numpy.bool_)
 
 
 def _is_suspect(outcome: Outcome[Any]) -> bool:

