@@ -63,11 +63,12 @@ def fetched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def ran() -> Callable[..., str]:
-    """`ran(place, program, *args)`: what it prints where only `place` is installed."""
+    """`ran(places, program, *args)`: what it prints where only what is in `places` is installed."""
 
-    def run(place: Path, program: str, *args: str) -> str:
+    def run(places: Path | Sequence[Path], program: str, *args: str) -> str:
         command = [sys.executable, "-S", "-c", program, *args]
-        environment = {**os.environ, "PYTHONPATH": str(place)}
+        found = [places] if isinstance(places, Path) else places
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, found))}
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
