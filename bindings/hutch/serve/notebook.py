@@ -235,16 +235,16 @@ async def e2b_answer(job: Job, settings: Settings, client: Client, room: int) ->
     outcome = ran.outcomes[0]
     if outcome.limit in ("time", "cpu_time"):
         return no_verdict("the script took too long")
-    text, error = value_text(outcome), error_of(outcome)
+    text, raised = value_text(outcome), error_of(outcome)
     execution = {
         "results": [] if text is None else [{"text": text, "is_main_result": True}],
         "logs": {"stdout": _lines(outcome.stdout), "stderr": _lines(outcome.stderr)},
-        "error": error,
+        "error": raised,
         "execution_count": 1,
     }
     said = outcome.stdout if text is None else text
-    if error is not None:
-        said = f"Error: {error['name']}: {error['value']}"
+    if raised is not None:
+        said = f"Error: {raised['name']}: {raised['value']}"
     return {"execution": execution, "text": said, "exception_str": None}
 
 
