@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import re
@@ -27,7 +28,20 @@ from hutch.serve.settings import Client, Settings
 SETTINGS = Settings(files=20, memory_mb=1000)
 FEW = how(derandomize=True, max_examples=150, deadline=None)
 
-TEXTS = ["python", "a", "./a", "a/b", "..", "b/../..", "/a", "a\0", "\ud800", "a/", "x" * 300]
+TEXTS = [
+    "python",
+    "a",
+    "./a",
+    "a/b",
+    "..",
+    "b/../..",
+    "/a",
+    "a\0",
+    "\ud800",
+    "a/",
+    "x" * 300,
+    "./" * 40 + "../x",
+]
 NUMBERS = [0, -1, 10**9, 10**400, -(10**400), 1e308, 5e-324, math.nan, math.inf, True]
 HOSTILE = [
     *TEXTS,
@@ -238,6 +252,31 @@ async def answered(name: str, body: dict[str, Any]) -> None:
             await getattr(Server(SETTINGS), name)(Asked(body, 0, Client(), request, room))
     finally:
         notebook.run_cells = runs
+
+
+def test_the_document_says_which_paths_are_taken() -> None:
+    from hutch.serve import openapi
+
+    pattern = re.compile(openapi._PATH["pattern"].removesuffix("$"))
+    for size in range(6):
+        for letters in itertools.product("/.a\0", repeat=size):
+            text = "".join(letters)
+            try:
+                fields.path(text, "files")
+                is_taken = True
+            except Refused:
+                is_taken = False
+            assert bool(pattern.fullmatch(text)) == is_taken, text
+    assert fields.path("./" * 40 + "a", "files") == "a"
+    with pytest.raises(Refused):
+        fields.path("./" * 40 + "../a", "files")
+
+
+@pytest.mark.parametrize("wrong", [{"files": 1}, {"compile_timeout": "x"}, {"args": ["\0"]}])
+def test_a_wrong_request_is_refused_whatever_its_language(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        fusion.job_of({"code": "1", "language": "cobol", **wrong}, SETTINGS)
+    assert "'cobol'" in str(fusion.job_of({"code": "1", "language": "cobol"}, SETTINGS))
 
 
 def test_the_document_has_every_field_of_an_outcome() -> None:

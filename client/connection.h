@@ -90,12 +90,12 @@ class Connection {
   void ReadIfFree(const Done& enough) REQUIRES(connection_lock);
   // Reads all that has come.
   void Read() REQUIRES(connection_lock);
-  void WakeReader() REQUIRES(connection_lock);
   // To be called while a thread waits for the agent: asks from time to time whether it is there.
   // `late`: by how much this thread was woken too late. Throws when the agent does not answer.
   void CheckAgent(Clock::duration late) REQUIRES(connection_lock);
 
  private:
+  void WakeReader();
   struct Pending {
     std::deque<ReceivedMessage> arrived;
   };

@@ -283,6 +283,8 @@ def test_sessions_of_a_client_are_bounded(url: str) -> None:
         ("/exec", {"code": "1", "x": 1}, "the request has 'x'"),
         ("/bash", {"code": "a\0"}, "NUL"),
         ("/get", {"name": 1}, "name must be a text"),
+        ("/get", {"name": "a b"}, "which no variable can have"),
+        ("/set", {"name": "if", "value": 1}, "which no variable can have"),
         ("/set", {"name": "x", "value": {"$int": []}}, "value: "),
         ("/files", {"write": {"x": 1}}, "must be a text in base64"),
         ("/files", {"read": "x"}, "must be a list of texts"),

@@ -100,7 +100,7 @@ def words(value: Any, name: str) -> list[str]:
 
 def path(value: str, name: str) -> str:
     """In its shortest spelling."""
-    parts = [part for part in value.split("/", _MOST_PARTS + 1) if part not in ("", ".")]
+    parts = [part for part in value[:4001].split("/") if part not in ("", ".")]
     wrong = "\0" in value or value.startswith("/") or value.endswith("/") or ".." in parts
     if wrong or not parts or len(parts) > _MOST_PARTS or len(value) > 4000:
         raise Refused(422, f"{name} has {value[:100]!r}, which is not a path below the directory")
@@ -186,6 +186,8 @@ def exact_seconds(value: Any, name: str, most: float) -> float:
 
 def exact_memory_mb(value: Any, settings: Settings) -> int:
     """Likewise."""
+    if type(value) is float and value.is_integer():  # which is a whole number in JSON
+        value = int(value)
     sizes = {memory_mb(2**power, "memory_mb", settings.memory_mb) for power in range(6, 40)}
     if value is not None and (type(value) is not int or value not in sizes):
         takes = ", ".join(map(str, sorted(sizes)))

@@ -18,12 +18,10 @@ LANGUAGES = ("python", "pytest", "bash", "nodejs")
 def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
     """Or why there is none, which is the answer. Raises Refused."""
     language = fields.text(body, "language", "python")
-    if language not in LANGUAGES:
-        return f"language {language[:100]!r} is not supported: {', '.join(LANGUAGES)} are"
     if language == "nodejs" and body.get("fetch_files") and settings.isolation not in KEEP_FILES:
         return "fetch_files is not supported for nodejs on this server"
     stdin = body.get("stdin")
-    return Job(
+    job = Job(
         source=fields.text(body, "code"),
         language=language,
         timeout_sec=fields.seconds(
@@ -37,6 +35,10 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
         files=fields.files(body, settings),
         fetch=fields.paths(body.get("fetch_files"), "fetch_files", settings.files),
     )
+    patience_sec(body)  # whatever its language, a wrong request is refused
+    if language not in LANGUAGES:
+        return f"language {language[:100]!r} is not supported: {', '.join(LANGUAGES)} are"
+    return job
 
 
 def notebook_of(body: dict[str, Any], settings: Settings) -> tuple[Job, list[str], float]:

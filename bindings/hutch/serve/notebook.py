@@ -245,20 +245,22 @@ async def e2b_answer(
     outcome = ran.outcomes[0]
     if outcome.limit in ("time", "cpu_time"):
         return no_verdict("the script took too long")
-    text = value_text(outcome)
+    text, raised = value_text(outcome), error_of(outcome)
     execution = {
         "results": [] if text is None else [{"text": text, "is_main_result": True}],
         "logs": {"stdout": _lines(outcome.stdout), "stderr": _lines(outcome.stderr)},
-        "error": error_of(outcome),
+        "error": raised,
         "execution_count": 1,
     }
-    printed = outcome.stdout if text is None else text
-    more = {"text": printed} if outcome.ok else {}
-    return {"execution": execution, **more, "exception_str": None}
+    said = outcome.stdout if text is None else text
+    if raised is not None:
+        said = f"Error: {raised['name']}: {raised['value']}"
+    return {"execution": execution, "text": said, "exception_str": None}
 
 
 def no_verdict(why: str) -> dict[str, Any]:
-    return {"execution": None, "exception_str": why}
+    """With a text: a client that finds none gives the whole batch up."""
+    return {"execution": None, "text": "", "exception_str": why}
 
 
 def no_room(settings: Settings) -> dict[str, Any]:

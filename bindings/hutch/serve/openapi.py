@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hutch.serve import fusion
+from hutch.serve import fusion, piston
 
 Schema = dict[str, Any]
 
@@ -40,16 +40,26 @@ def _object(fields: dict[str, Schema], *required: str, closed: bool = False) -> 
     return found
 
 
-def _named(schema: Schema, text: str = "") -> Schema:
-    return _said({"type": "object", "additionalProperties": schema}, text)
+def _named(schema: Schema, text: str = "", names: Schema | None = None) -> Schema:
+    found: Schema = {"type": "object", "additionalProperties": schema}
+    return _said({**found, "propertyNames": names} if names else found, text)
 
 
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-_FILES = _or_null(_named(_or_null(_TEXT)), "relative paths, and their contents in base64")
-_FETCH = _or_null(_list(_TEXT), "paths of files to answer with, however it ended")
+_NAME = r"(?:[^./\x00][^/\x00]*|\.[^./\x00][^/\x00]*|\.\.[^/\x00]+)"  # neither "." nor ".."
+_PATH: Schema = {**_TEXT, "pattern": rf"^(?:\./+)*{_NAME}(?:/+(?:{_NAME}|\.))*$"}
+_BASE64: Schema = {
+    **_TEXT,
+    "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+}
+_WITHOUT_NUL: Schema = {**_TEXT, "pattern": r"^[^\x00]*$"}
+_LABEL: Schema = {**_TEXT, "minLength": 1, "maxLength": 100, "description": "printable"}
+_ARGS = {**_list(_WITHOUT_NUL), "maxItems": 1000}
+_FILES = _or_null(_named(_or_null(_BASE64), "relative paths, and their contents in base64", _PATH))
+_FETCH = _or_null(_list(_PATH), "paths of files to answer with, however it ended")
 _MEMORY = _or_null(_NUMBER, "MiB; 0, below and above: the server's most; rounded up to a size")
 _WAITS = _or_null(_NUMBER, "seconds; its turn is waited for so long, and 8 more")
 _SECONDS = _or_null(_NUMBER, "0, below and above: the server's most")
@@ -57,15 +67,24 @@ _SECONDS = _or_null(_NUMBER, "0, below and above: the server's most")
 _PROGRAM: dict[str, Schema] = {
     "source": _said(_TEXT, "a Python program"),
     "stdin": _or_null(_TEXT),
-    "stdin_base64": _or_null(_TEXT, "in place of stdin, for what is not UTF-8"),
-    "args": _or_null(_list(_TEXT), "sys.argv[1:]"),
+    "stdin_base64": _or_null(_BASE64, "in place of stdin, for what is not UTF-8"),
+    "args": _or_null(_ARGS, "sys.argv[1:]"),
     "files": _FILES,
 }
 _RUN: dict[str, Schema] = {
     **_PROGRAM,
     "timeout_sec": _or_null({**_NUMBER, "exclusiveMinimum": 0}, "above the server's most: 422"),
-    "memory_mb": _or_null(_WHOLE, "one of the server's sizes, or 422"),
-    "labels": _or_null(_named(_TEXT), "of the call, beside those of the tenant"),
+    "memory_mb": _or_null({**_WHOLE, "minimum": 1}, "one of the server's sizes, or 422"),
+    "labels": _or_null(
+        {**_named(_LABEL, names=_LABEL), "maxProperties": 8},
+        "of the call, beside those of the tenant",
+    ),
+}
+_ONE_STDIN: Schema = {
+    "not": {
+        "required": ["stdin", "stdin_base64"],
+        "properties": {"stdin": _TEXT, "stdin_base64": _TEXT},
+    }
 }
 _FUSION_RUN = _object(
     {
@@ -89,6 +108,11 @@ _FUSION_COMMON: dict[str, Schema] = {
 _VALUE: Schema = {
     "description": 'JSON, and for other data an object of one field, as {"$tuple": [1]}, '
     '{"$bytes": base64}, {"$float": "nan"}'
+}
+_VARIABLE: Schema = {
+    **_TEXT,
+    "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
+    "description": "a name of Python, which may also have letters beyond ASCII, and no keyword",
 }
 _EXEC: dict[str, Schema] = {
     "timeout_sec": _RUN["timeout_sec"],
@@ -115,18 +139,29 @@ SCHEMAS: dict[str, Schema] = {
         ),
         "additionalProperties": True,
     },
-    "Run": _object(_RUN, "source", closed=True),
-    "Map": _object(
-        {
-            **_RUN,
-            "items": _list(
-                _object(_PROGRAM, closed=True), "each with the fields of the request as its usual"
-            ),
-            "ordered": _said({**_FLAG, "default": True}, "false: lines come as programs end"),
-        },
-        "items",
-        closed=True,
-    ),
+    "Run": {**_object(_RUN, "source", closed=True), **_ONE_STDIN},
+    "Map": {
+        **_object(
+            {
+                **_RUN,
+                "items": {
+                    **_list(
+                        {**_object(_PROGRAM, closed=True), **_ONE_STDIN},
+                        "at most 10,000, each with the fields of the request as its usual",
+                    ),
+                    "minItems": 1,
+                },
+                "ordered": _said({**_FLAG, "default": True}, "false: lines come as programs end"),
+            },
+            "items",
+            closed=True,
+        ),
+        **_ONE_STDIN,
+        "anyOf": [
+            {"required": ["source"]},
+            {"properties": {"items": {"items": {"required": ["source"]}}}},
+        ],
+    },
     "MapLine": _object({"index": _WHOLE, "outcome": _ref("Outcome")}, "index", "outcome"),
     "Outcome": _object(
         {
@@ -184,9 +219,12 @@ SCHEMAS: dict[str, Schema] = {
     "RunCode": _object(
         {
             "code": _TEXT,
-            "language": {"enum": [*fusion.LANGUAGES]},
+            "language": _or_null(
+                {**_TEXT, "examples": [*fusion.LANGUAGES], "default": "python"},
+                f"one of {', '.join(fusion.LANGUAGES)}; of another the status is SandboxError",
+            ),
             "stdin": _or_null(_TEXT),
-            "args": _or_null(_list(_TEXT), "of the program; of pytest, its own, as -k NAME"),
+            "args": _or_null(_ARGS, "of the program; of pytest, its own, as -k NAME"),
             "run_timeout": _SECONDS,
             "compile_timeout": _WAITS,
             "memory_limit_MB": _MEMORY,
@@ -204,7 +242,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "RunJupyter": _object(
         {
-            "cells": _list(_TEXT),
+            "cells": _list(_TEXT, "at most 10,000"),
             "cell_timeout": _SECONDS,
             "total_timeout": _SECONDS,
             "compile_timeout": _WAITS,
@@ -220,8 +258,8 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "ExecuteBatch": _object(
         {
-            "scripts": _list(_TEXT),
-            "languages": _or_null(_list(_TEXT), "one for each; python is there"),
+            "scripts": _list(_TEXT, "at most 10,000"),
+            "languages": _or_null(_list(_TEXT), "none, or one for each; python is there"),
             "timeout": _SECONDS,
         },
         "scripts",
@@ -230,27 +268,35 @@ SCHEMAS: dict[str, Schema] = {
         _object(
             {
                 "execution": _or_null({"type": "object"}),
-                "text": _said(_TEXT, "of one that returned: its value, or what it printed"),
+                "text": _said(
+                    _TEXT, "its value, else what it printed; of one that failed Error: …, or empty"
+                ),
                 "exception_str": _or_null(_TEXT),
             }
         )
     ),
     "Execute": _object(
         {
-            "language": _TEXT,
-            "version": _TEXT,
-            "files": _list(
-                _object(
-                    {
-                        "name": _TEXT,
-                        "content": _TEXT,
-                        "encoding": {"enum": ["utf8", "base64", "hex"]},
-                    },
-                    "content",
-                )
+            "language": {"enum": [*piston.LANGUAGES]},
+            "version": _or_null(
+                {**_TEXT, "default": "*"}, "a version of Python 3, or what one satisfies, as >=3.8"
             ),
-            "stdin": _TEXT,
-            "args": _or_null(_list(_TEXT)),
+            "files": {
+                **_list(
+                    _object(
+                        {
+                            "name": _or_null(_TEXT, "a relative path; of the first, anything"),
+                            "content": _TEXT,
+                            "encoding": {"enum": ["utf8", "base64", "hex", None]},
+                        },
+                        "content",
+                    ),
+                    "the first is the program, in UTF-8",
+                ),
+                "minItems": 1,
+            },
+            "stdin": _or_null(_TEXT),
+            "args": _or_null(_ARGS),
             "run_timeout": _or_null(_NUMBER, "ms"),
             "run_memory_limit": _or_null(_NUMBER, "bytes"),
         },
@@ -278,14 +324,16 @@ SCHEMAS: dict[str, Schema] = {
     "Session": _object({"id": _TEXT, "timeout_sec": _NUMBER, "idle_sec": _NUMBER}),
     "Exec": _object({**_EXEC, "code": _said(_TEXT, "Python")}, "code", closed=True),
     "Bash": _object(
-        {**_EXEC, "code": _said(_TEXT, "as of bash -c"), "stdin": _TEXT}, "code", closed=True
+        {**_EXEC, "code": _said(_WITHOUT_NUL, "as of bash -c"), "stdin": _or_null(_TEXT)},
+        "code",
+        closed=True,
     ),
-    "Get": _object({"name": _TEXT}, "name", closed=True),
+    "Get": _object({"name": _VARIABLE}, "name", closed=True),
     "GetAnswer": _object({"found": _FLAG, "value": _VALUE}, "found"),
-    "Set": _object({"name": _TEXT, "value": _VALUE}, "name", closed=True),
+    "Set": _object({"name": _VARIABLE, "value": _VALUE}, "name", closed=True),
     "Files": _object(
         {
-            "write": _or_null(_named(_or_null(_TEXT)), "paths, and their contents in base64"),
+            "write": _or_null(_named(_or_null(_BASE64)), "paths, and their contents in base64"),
             "delete": _or_null(_list(_TEXT)),
             "read": _or_null(_list(_TEXT)),
             "list": _or_null(_TEXT, "a directory"),
@@ -334,7 +382,12 @@ ROUTES: dict[str, tuple[str, str, str]] = {
 }
 OPEN_TO_ALL = ("/", "/v1/ping", "/health", "/openapi.json")
 _KEYED = ("/v1/run", "/v1/map")
-_KINDS = {"/v1/map": "application/x-ndjson", "/": "text/plain", "/metrics": "text/plain"}
+_LINES = "application/x-ndjson"
+_STREAMED = ("/v1/sessions/{id}/exec", "/v1/sessions/{id}/bash")  # with "stream": true
+_STREAM_LINE = _object(
+    {"stdout": _TEXT, "stderr": _TEXT, "left_out": _WHOLE, "outcome": _ref("Outcome")}, closed=True
+)
+_KINDS = {"/v1/map": _LINES, "/": "text/plain", "/metrics": "text/plain"}
 _REFUSALS = {
     400: "the body is not JSON",
     401: "the key is missing or not known",
@@ -354,7 +407,7 @@ _EXAMPLE = """\
 curl -s http://THIS/run_code -H 'Content-Type: application/json' \\
   -d '{"code": "print(6 * 7)", "language": "python"}'
 """
-_ID = {"name": "id", "in": "path", "required": True, "schema": _TEXT}
+_ID = {"name": "id", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
 _OF_SESSIONS = {
     404: "there is no such session, or it has ended; of its files: an error of the system",
     409: "the session runs something else; Retry-After",
@@ -362,7 +415,7 @@ _OF_SESSIONS = {
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]*$"},
     "description": "Asking again under it gives the first answer, and runs nothing twice.",
 }
 
@@ -389,6 +442,8 @@ def document() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (summary, body, answer) in ROUTES.items():
         content = {_KINDS.get(path, "application/json"): {"schema": _ref(answer) if answer else {}}}
+        if path in _STREAMED:
+            content[_LINES] = {"schema": _STREAM_LINE}
         operation: dict[str, Any] = {
             "summary": summary,
             "responses": {"200": {"description": "OK", "content": content}},

@@ -19,6 +19,7 @@ from hutch.serve.settings import Settings
 
 VERSION = ".".join(map(str, sys.version_info[:3]))  # that of programs, too
 _ALIASES = ("py", "py3", "python3")
+LANGUAGES = ("python", *_ALIASES)
 _COMPARED = re.compile(r"(>=|<=|>|<|=|\^|~)?v?([0-9]{1,3}|x|X|\*)(\.([0-9]{1,3}|x|X|\*)){0,2}")
 
 
@@ -29,7 +30,7 @@ def runtimes() -> list[dict[str, Any]]:
 def job_of(body: dict[str, Any], settings: Settings) -> Job:
     """The first file is the program. Raises Refused."""
     language = fields.text(body, "language")
-    if language not in ("python", *_ALIASES):
+    if language not in LANGUAGES:
         raise Refused(400, f"{language[:100]}-* runtime is unknown")
     version = fields.text(body, "version", "*")
     if not _may_be_python_3(version):
@@ -40,8 +41,11 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job:
     if len(given) > settings.files:
         raise Refused(400, f"files has more than {settings.files} names")
     files = {}
-    for number, one in enumerate(given[1:], 1):
-        name = fields.path(fields.text(one, "name", "") or f"file{number}", "files")
+    for number, one in enumerate(given):
+        name = fields.text(one, "name", "") or f"file{number}"
+        if number == 0:
+            continue
+        name = fields.path(name, "files")
         if name in files:
             raise Refused(400, f"files has {name[:100]!r} twice")
         files[name] = _content(one)

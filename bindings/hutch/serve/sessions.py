@@ -6,6 +6,7 @@ to the tenant that opened it, and is in one process of the server, which its id 
 from __future__ import annotations
 
 import asyncio
+import keyword
 import os
 import re
 import secrets
@@ -219,7 +220,7 @@ class Sessions:
 
     async def _get(self, one: _One, body: Mapping[str, Any]) -> Any:
         fields.known(body, ("name",))
-        name, missing = fields.text(body, "name"), object()
+        name, missing = _name(body), object()
         value = await self._in_turn(one, lambda: one.session.get(name, missing))
         if value is missing:
             return {"found": False}
@@ -231,7 +232,7 @@ class Sessions:
 
     async def _set(self, one: _One, body: Mapping[str, Any]) -> Any:
         fields.known(body, ("name", "value"))
-        name = fields.text(body, "name")
+        name = _name(body)
         try:
             given = body.get("value")
             value = await self._aside.do(
@@ -421,6 +422,13 @@ def process_of(id: str) -> int:
     """The process that has the session of this id; 0: none can."""
     number = id.partition("-")[0]
     return int(number, 16) if _NUMBER.fullmatch(number) else 0
+
+
+def _name(body: Mapping[str, Any]) -> str:
+    name = fields.text(body, "name")
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise Refused(422, f"name is {name[:100]!r}, which no variable can have")
+    return name
 
 
 def _line(found: Any) -> bytes:
