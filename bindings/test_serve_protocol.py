@@ -147,6 +147,40 @@ def test_an_answer_is_sent_with_its_head_but_its_head_waits_for_nothing() -> Non
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("left", "ends_after"), [(6 << 20, 10 + 48), (0, None)])
+def test_an_answer_of_known_length_is_to_be_read_at_some_rate(
+    left: int, ends_after: float | None
+) -> None:
+    """And lines, of which nobody knows how many come, a part in each so many seconds."""
+
+    async def main() -> None:
+        loop, clock = asyncio.get_running_loop(), 1000.0
+        loop.time = lambda: clock  # type: ignore[method-assign]
+        app = App()
+        app.state = SimpleNamespace(settings=Settings(answer_sec=10), figures=App.state.figures)
+        config = uvicorn.Config(app, http=Protocol, proxy_headers=False, interface="asgi3")
+        one = Protocol(config, ServerState(), {}, loop)
+        one.connection_made(Peer("10.0.0.1"))
+        one.cycle = SimpleNamespace(  # type: ignore[assignment]
+            expected_content_length=left, response_complete=False, disconnected=False,
+            message_event=asyncio.Event(),
+        )  # fmt: skip
+        waits = []
+        for _ in range(7):
+            one.pause_writing()
+            assert one._reader_deadline is not None
+            waits.append(one._reader_deadline.when() - clock)
+            clock += 9
+            one.resume_writing()
+        if ends_after is None:
+            assert waits == [10] * 7
+        else:
+            assert waits == [min(10, ends_after - 9 * number) for number in range(7)]
+        one.connection_lost(None)
+
+    asyncio.run(main())
+
+
 def served(settings: Settings, play: Any) -> None:
     """`play(connect)`; `connect(address)`: a new connection, and what is at its end."""
 

@@ -217,12 +217,12 @@ class Server:
         size, settings = asked.size, self.settings
         return await self._aside.do(asked.client, size, lambda: job_of(asked.body, settings))
 
-    async def _encoded(self, answer: Coroutine[Any, Any, Any], client: Client) -> Any:
+    async def _encoded(self, answer: Answer, asked: Asked) -> Any:
         """Its status and its bytes, or lines."""
-        found = await answer
+        found = await answer(asked)
         if type(found) is not dict:
             return found
-        return 200, await self._aside.do(client, size_of(found), lambda: encoded(found))
+        return 200, await self._aside.do(asked.client, size_of(found), lambda: encoded(found))
 
     async def _ended(self, job: Job, client: Client, patience_sec: float = math.inf) -> Ended:
         """Raises SandboxError where it is not known how it ended."""
@@ -272,7 +272,7 @@ class Server:
                 body, size = await self._bodies.read(request, room)
                 asked = Asked(body, size, client, request, room)
                 del body
-                work = self._works.begin(self._encoded(answer(asked), client), room)
+                work = self._works.begin(self._encoded(answer, asked), room)
                 found = await _while_connected(request, work)
                 if isinstance(found, AsyncGenerator):
                     return Lines(found, room)
