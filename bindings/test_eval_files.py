@@ -99,3 +99,27 @@ def test_a_file_of_another_kind_is_told(
     path.write_bytes(content)
     with pytest.raises(BadInput, match=said):
         read_problems(path, FIELDS, "")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"task_id": "a", "completion": "x"}\r\n')
+    assert read_samples(path, {"a": {}}) == [{"task_id": "a", "completion": "x"}]
+
+
+def test_results_are_replaced_when_all_of_them_are_there(tmp_path: Path) -> None:
+    from hutch.cli.evaluate import _replacing
+
+    out = tmp_path / "results.jsonl"
+    out.write_text("before")
+    with pytest.raises(KeyboardInterrupt), _replacing(out) as file:
+        file.write("half")
+        raise KeyboardInterrupt
+    assert out.read_text() == "before"
+    with _replacing(out) as file:
+        file.write("whole")
+    assert [one.name for one in tmp_path.iterdir()] == ["results.jsonl"]
+    assert out.read_text() == "whole"
+    with _replacing(Path("/dev/null")) as file:
+        file.write("x")
+    assert not Path("/dev/null").is_file() and not Path("/dev/null.part").exists()

@@ -60,12 +60,17 @@ def test_whoever_comes_next_finds_room_beside_those_who_take_all_they_may() -> N
     assert total.taken == 0
 
 
-def test_of_what_all_may_have_one_body_takes_no_more_than_is_left() -> None:
-    shares = Shares(1000, Total(100))
-    with Room(shares, CLIENT) as room:
-        assert room.grow(70) and not room.grow(31) and room.grow(30)
-    with Room(shares, CLIENT) as room, Room(shares, Client("another")) as other:
-        assert room.grow(60) and not other.grow(41) and other.grow(40)
+def test_one_large_body_leaves_a_reserve_for_small_ones() -> None:
+    shares = Shares(1000, Total(160))
+    with ExitStack() as stack:
+        large = stack.enter_context(Room(shares, CLIENT))
+        assert large.grow(130) and not large.grow(11) and large.grow(10)
+        assert not stack.enter_context(Room(shares, Client("large"))).grow(11)
+        for number in range(4):
+            assert stack.enter_context(Room(shares, Client(str(number)))).grow(1)
+        large.shrink(100)
+        assert stack.enter_context(Room(shares, Client("another"))).grow(90)
+    assert shares.total.taken == 0
 
 
 def test_a_client_waits_while_nobody_takes_its_answers_and_others_do_not() -> None:

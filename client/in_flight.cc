@@ -173,7 +173,7 @@ bool InFlightCalls::Poll(Clock::time_point until) {
   const Clock::time_point now = Clock::now();
   {
     const Connection::Lock lock(connection_);
-    running_.splice(running_.end(), sent_);
+    TakeSent();
   }
   polled_.assign(2 + running_.size() * kPolledOfCall, {});
   polled_[0] = {wake_.get(), POLLIN, 0};
@@ -202,7 +202,7 @@ bool InFlightCalls::Poll(Clock::time_point until) {
     CheckAgent(Clock::now() - now - wait);
     const bool hung_up =
         std::ranges::any_of(running_, [](const auto& call) { return call->held->lease.hung_up(); });
-    if (hung_up || polled_[1].revents != 0) lost = LostLeases();
+    if (hung_up || std::exchange(added_, false) || polled_[1].revents != 0) lost = LostLeases();
   }
   at = 2;
   for (auto it = running_.begin(); it != running_.end(); at += kPolledOfCall) {
@@ -261,7 +261,7 @@ void InFlightCalls::DropCancelled() {
     failed_.clear();
     cancelled.swap(cancelled_);
     left = waiting_.TakeCancelled(cancelled);
-    running_.splice(running_.end(), sent_);
+    TakeSent();
   }
   for (const uint64_t request : left.requests) connection_.Tell(Forget{request});
   for (const auto& one : left.calls)
@@ -292,6 +292,11 @@ void InFlightCalls::Expire() {
   }
 }
 
+void InFlightCalls::TakeSent() {
+  added_ |= !sent_.empty();
+  running_.splice(running_.end(), sent_);
+}
+
 void InFlightCalls::SendWaiting() {
   if (connection_.broken()) return;  // Expire fails all calls that wait
   for (;;) {
@@ -315,6 +320,7 @@ void InFlightCalls::SendWaiting() {
 }
 
 void InFlightCalls::SendTo(std::unique_ptr<InFlightCall> call, HeldLease held) {
+  Calls sent(1);  // what takes memory comes before it is sent: what fails after that may have run
   held.queue = Clock::now() - call->asked;
   held.worker_start = std::min(held.worker_start, held.queue);
   try {
@@ -327,7 +333,8 @@ void InFlightCalls::SendTo(std::unique_ptr<InFlightCall> call, HeldLease held) {
       }
       const Connection::Lock lock(connection_);
       leases_.Begun(call->key);
-      sent_.push_back(std::move(call));
+      sent.front() = std::move(call);
+      sent_.splice(sent_.end(), sent);
       return;
     }
     if (++call->attempts >= kSendAttempts) throw CellsEnd();

@@ -71,6 +71,7 @@ class InFlightCalls {
 
   void Wake();
   void WakeOnce() REQUIRES(connection_lock);
+  void TakeSent() REQUIRES(connection_lock);
   void DropCancelled() EXCLUDES(connection_lock);
   void Expire() EXCLUDES(connection_lock);
   // Sends waiting calls to the cells that are there, and asks for more cells.
@@ -104,6 +105,7 @@ class InFlightCalls {
   std::atomic<uint64_t> next_id_{1};
   // Of the thread in Next:
   Calls running_;
+  bool added_ = false;  // to running_, since it was looked for calls whose cells are lost
   std::vector<CallEvent> events_;
   std::vector<pollfd> polled_;
   // Of all:

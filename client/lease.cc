@@ -172,7 +172,8 @@ void Lease::BeginUser(Fd socket, Output& output, const OutputHook& hook) {
 
 bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request,
                     const std::function<void()>& slow) {
-  alignas(FrameHeader) thread_local char buffer[sizeof(FrameHeader) + kMaxPayload];
+  // On the heap: where a thread has no memory for its own data, the C library ends the process.
+  thread_local std::vector<char> buffer(sizeof(FrameHeader) + kMaxPayload);
   const ReceiveResult got = ReceiveDatagram(socket_.get(), buffer, nullptr, 0);
   if (got.status == ReceiveStatus::kNothing) return false;
   if (got.status == ReceiveStatus::kClosed) {
@@ -181,8 +182,9 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request,
     hung_up_ = true;
     return false;
   }
-  const FrameHeader header = HeaderOf(buffer, got, outcome_.call_id, static_cast<bool>(interrupt_));
-  const std::string_view payload(buffer + sizeof header, got.size - sizeof header);
+  const FrameHeader header =
+      HeaderOf(buffer.data(), got, outcome_.call_id, static_cast<bool>(interrupt_));
+  const std::string_view payload(buffer.data() + sizeof header, got.size - sizeof header);
   const uint64_t limit =
       request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
   switch (header.kind) {

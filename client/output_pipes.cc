@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <vector>
 
 namespace hutch {
 namespace {
@@ -14,9 +15,9 @@ constexpr size_t kReadChunk = 64 * 1024;
 }  // namespace
 
 void OutputPipes::Read(int stream, Output& output, const OutputHook& hook) {
-  thread_local char buffer[kReadChunk];
+  thread_local std::vector<char> buffer(kReadChunk);  // see Lease::OnFrame
   for (int i = 0; i < 4 && !ended_[stream]; ++i) {
-    const ssize_t n = ::read(pipes_[stream].get(), buffer, sizeof buffer);
+    const ssize_t n = ::read(pipes_[stream].get(), buffer.data(), buffer.size());
     if (n < 0) {
       ended_[stream] = errno != EAGAIN && errno != EINTR;
       return;
@@ -25,10 +26,10 @@ void OutputPipes::Read(int stream, Output& output, const OutputHook& hook) {
       ended_[stream] = true;
       return;
     }
-    const std::string_view bytes(buffer, static_cast<size_t>(n));
+    const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
     output.Add(stream, bytes);
     if (hook) hook(stream, bytes);
-    if (bytes.size() < sizeof buffer) return;
+    if (bytes.size() < buffer.size()) return;
   }
 }
 

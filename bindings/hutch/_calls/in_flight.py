@@ -98,8 +98,13 @@ class Driver:
         _drivers.add(self)
 
     def start(self, call: InFlightCall) -> None:
+        """Where it raises, nothing was sent."""
         prepared = call.prepared
         with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="hutch-in-flight", daemon=True)
+                thread.start()  # there may be none to be had
+                self._thread = thread
             call.id = self._client.start(
                 call.pool.key,
                 prepared.meta,
@@ -111,11 +116,6 @@ class Driver:
                 prepared.begun,
             )
             self._in_flight[call.id] = call
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="hutch-in-flight", daemon=True
-                )
-                self._thread.start()
 
     def cancel(self, call: InFlightCall) -> None:
         with self._lock:
@@ -166,7 +166,10 @@ class Driver:
         elif kind == 3:
             from hutch._calls.threads import shared_threads
 
-            shared_threads().start(lambda: self._conclude(call, what))
+            try:
+                shared_threads().start(lambda: self._conclude(call, what))
+            except RuntimeError:  # there is no thread to be had: the others wait a little
+                self._conclude(call, what)
         elif kind == 4:
             call.fail(what)
         elif call.streams is not None:
@@ -224,7 +227,8 @@ def start(
         return None
     try:
         prepared = make()
-        if sum(memoryview(buffer).nbytes for buffer in prepared.buffers) > _LARGE:
+        size = sum(memoryview(buffer).nbytes for buffer in prepared.buffers)
+        if size + len(prepared.arguments) > _LARGE:
             return None
         call = InFlightCall(prepared, pool, driver_of(connection), done, failed, retry)
         call.driver.start(call)

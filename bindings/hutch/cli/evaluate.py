@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hutch.evals import human_eval, mbpp, plus
 from hutch.evals.expected import expected_outputs
@@ -29,13 +31,29 @@ def run(options: argparse.Namespace) -> int:
     watch = _watched("checking", not options.json)
     out = Path(options.out or f"{options.samples}_results.jsonl")
     found = []
-    with out.open("w") as file:
+    with _replacing(out) as file:
         for sample, answer in zip(samples, watch(answers, len(samples))):
             found.append(answer)
             shown = {name: answer[name] for name in _SHOWN if name in answer}
             file.write(json.dumps({**sample, **shown}) + "\n")
     _show(found, len(problems), options.k, out, options.json)
     return 0
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[TextIO]:
+    """What there was stays until all of it is there; of what is no file, as /dev/stdout, nothing
+    is replaced.
+    """
+    if out.exists() and not out.is_file():
+        with out.open("w") as file:
+            yield file
+        return
+    target = out.resolve()
+    part = target.with_name(f"{target.name}.part")
+    with part.open("w") as file:
+        yield file
+    os.replace(part, target)
 
 
 _SHOWN = ("result", "passed", "base_status", "plus_status")

@@ -226,9 +226,12 @@ def _of_eval(command: argparse.ArgumentParser) -> None:
 
 
 def _whole_numbers(text: str) -> list[int]:
-    found = [int(one) for one in text.split(",")]
+    try:
+        found = [int(one) for one in text.split(",")]
+    except ValueError:
+        found = [0]
     if min(found) < 1:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers from 1, such as 1,10")
     return found
 
 

@@ -101,13 +101,14 @@ def _objects(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """(where it stands, object), of JSON lines or of one JSON list; both may be compressed."""
     try:
         opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8") as file:
+        with opened(path, "rt", encoding="utf-8-sig") as file:
             text: str = file.read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(f"{path} is no whole gzip file: {error}", "get it again") from None
     except UnicodeDecodeError as error:
         raise BadInput(
-            f"{path} is not UTF-8: {error.reason}", "a compressed file ends in .gz"
+            f"{path} is not UTF-8: {error.reason}",
+            "save it as UTF-8; of a compressed file the name ends in .gz",
         ) from None
     if text.lstrip()[:1] == "[":
         return [

@@ -74,9 +74,12 @@ class Bodies:
         size = len(body)
         try:
             memory = await self._aside.do(room.client, size, lambda: _strict_json.memory(body))
-            if not room.grow(memory - size):
+            # Its text as characters, and once more what is parsed of that.
+            if not room.grow(2 * memory):
                 raise _no_room(room)
-            return await self._aside.do(room.client, size, lambda: parsed(body)), size
+            found = await self._aside.do(room.client, size, lambda: parsed(body))
+            room.shrink(size + memory)
+            return found, size
         except MemoryError:
             raise _no_room(room) from None
 

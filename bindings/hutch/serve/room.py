@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from hutch.serve.settings import Client
 
+_RESERVE = 1 / 8  # of what all may have: for small bodies, whatever large ones there are
+
 
 class Total:
     """The bytes that all clients have in this process, of `most`. `freed` is called when they are
@@ -19,6 +21,7 @@ class Total:
 
     def __init__(self, most: float = math.inf, freed: Callable[[], None] = lambda: None) -> None:
         self.taken = 0
+        self.reserve = 0.0 if math.isinf(most) else most * _RESERVE
         self._most = most
         self._freed = freed
 
@@ -32,8 +35,8 @@ class Total:
 
 
 class Shares:
-    """The bytes that each client has, of `most`, and of what all have. One may always have what it
-    asks for first, where there is room; more only as long as others could have as much.
+    """The bytes that each client has, of `most`, and of what all have: as long as others could have
+    as much. What it asks for first may be more, but for a reserve.
     """
 
     def __init__(self, most: int, total: Total | None = None) -> None:
@@ -49,7 +52,9 @@ class Shares:
     def has_room(self, client: Client, size: int, is_first: bool) -> bool:
         """For `size` more. `is_first`: it has nothing else."""
         left = self.total.left() - size
-        return left >= 0 and (is_first or self.taken[client] + size <= min(self._most, left))
+        if is_first and left >= self.total.reserve:
+            return True
+        return self.taken[client] + size <= min(self._most, left)
 
     def add(self, client: Client, size: int) -> None:
         self.taken[client] += size
@@ -78,6 +83,9 @@ class Room:
             return False
         self._add(size)
         return True
+
+    def shrink(self, size: int) -> None:
+        self._add(-size)
 
     @property
     def is_alone(self) -> bool:
