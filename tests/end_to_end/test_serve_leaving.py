@@ -91,12 +91,12 @@ def test_a_program_under_a_key_runs_on_without_its_client(url: str) -> None:
 
 
 def test_a_body_takes_its_room_as_long_as_what_it_asked_for_runs(serving: Serving) -> None:
-    """There is room for two of these: one by itself leaves enough, and both leave none."""
+    """Room for two of these: beside one another can be read, which takes three times as much."""
     content = base64.b64encode(bytes(2 << 20)).decode()
     body: dict[str, Any] = {"source": "import time; time.sleep(15)", "files": {"x": content}}
     large = {"code": "print(1)", "files": {"x": content}}
     small = {"code": "print(1)"}
-    flags = ("--concurrency", "3", "--set", "bodies_mb=7", "--set", "body_mb=3")
+    flags = ("--concurrency", "3", "--set", "bodies_mb=12", "--set", "body_mb=3")
     with serving(*flags) as (url, _), httpx.Client(base_url=url, timeout=120) as client:
         for number, (path, more) in enumerate({"/v1/run": {}, "/v1/map": {"items": [{}]}}.items()):
             assert client.post("/run_code", json=large).status_code == 200
